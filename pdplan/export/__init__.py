@@ -1,0 +1,1 @@
+"""pdplan.export"""
