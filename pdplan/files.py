@@ -40,7 +40,9 @@ class _NoAliasLoader(_Loader):  # type: ignore[misc]
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str | int | float | bool):
                 if key in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"key {key!r} is given twice", key_node.start_mark
+                    )
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -78,7 +80,7 @@ def parse_yaml(text: str, *, name: str) -> Any:
         With `name`, line and column of the first fault.
     """
     try:
-        return yaml.load(text, Loader=_NoAliasLoader)  # noqa: S506 (derived from the safe loader)
+        return yaml.load(text, Loader=_NoAliasLoader)
     except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -21,7 +21,7 @@ Basis = Literal["vendor", "derived", "measured", "estimate"]
 """vendor: maker, provider or its machine-readable list states it; derived: arithmetic on such figures;
 measured: somebody's published measurement; estimate: analyst, press, forum or our own judgement."""
 
-_EMPTY: Mapping[str, "Provenance"] = MappingProxyType({})
+_EMPTY: Mapping[str, Provenance] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
