@@ -1,0 +1,386 @@
+"""The plan: what to buy, what it costs, what latency it gives, and the proof. Plain numbers, SI units.
+
+A plan is written as PLAN.json (``schema: pdplan.plan/1``) and read back without loss. Fields are added,
+never renamed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pdplan import __version__
+from pdplan.errors import InputError
+
+__all__ = [
+    "SCHEMA", "Alternative", "Assumption", "Binding", "CandidateCount", "Certificate", "Check", "Cost", "CostLine",
+    "LinkLoad", "MemoryBudget", "Plan", "PlanReason", "Pool", "PoolLayout", "Purchase", "SloLine", "Solver", "Stats",
+    "Totals", "plan_from_json",
+]
+
+SCHEMA = "pdplan.plan/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostLine:
+    """One line of the bill."""
+
+    item: str
+    """For instance ``east: 6 x h200-sxm-8`` or ``link east-west``."""
+    role: str
+    """prefill, decode, colocated, idle or network."""
+    quantity: float
+    unit_usd_per_hour: float
+    usd_per_hour: float
+    basis: str
+    """Where the unit price comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Money. A month is 730 hours and a year 8760."""
+
+    usd_per_hour: float
+    usd_per_month: float
+    usd_per_year: float
+    usd_per_million_input_tokens: float
+    """Prefill pools (plus network) over input tokens at the design rate; colocated fleets split by modelled work."""
+    usd_per_million_output_tokens: float
+    breakdown: tuple[CostLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Size of the fleet."""
+
+    cards: int
+    nodes: int
+    prefill_cards: int
+    decode_cards: int
+    prefill_nodes: int
+    decode_nodes: int
+    colocated_cards: int
+    colocated_nodes: int
+    idle_cards: int
+    """Bought with whole nodes and not used by any replica."""
+    power_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLayout:
+    """How one replica is spread over cards."""
+
+    tp: int
+    pp: int
+    ep: int
+    attention_dp: int
+    cards_per_replica: int
+    max_batch: int
+    """Most sequences resident in one replica (decode and colocated; requests per pass for prefill)."""
+    token_budget: int
+    """New tokens per pass and attention rank (prefill), or per iteration (colocated); 0 for decode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """HBM of one card, bytes."""
+
+    hbm: float
+    weights: float
+    kv_cache: float
+    """KV of the mean number of sequences in service."""
+    staging: float
+    """KV of requests in transfer."""
+    reserve: float
+    free: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Identical replicas of one layout on one node type at one site."""
+
+    role: Literal["prefill", "decode", "colocated"]
+    site: str
+    node_type: str
+    accelerator: str
+    destination_site: str
+    nodes: int
+    cards: int
+    """Cards of the nodes, idle ones included."""
+    replicas: int
+    layout: PoolLayout
+    rate_req_per_s: float
+    capacity_req_per_s: float
+    """Largest rate at which this pool still meets every target."""
+    utilization_frac: float
+    """Busy share of the replicas (prefill), or mean batch over largest batch (decode)."""
+    batch_mean: float
+    """Mean sequences in service per replica."""
+    service_mean_s: float
+    """Prefill pass, or decode step."""
+    flop_frac: float
+    """Share of the dense peak in use."""
+    hbm_frac: float
+    """Share of the memory bandwidth in use."""
+    memory_bytes_per_card: MemoryBudget
+    usd_per_hour: float
+    power_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purchase:
+    """Nodes of one type to have at one site."""
+
+    site: str
+    node_type: str
+    nodes: int
+    owned_nodes: int
+    cards_per_node: int
+    idle_cards: int
+    usd_per_node_hour: float
+    usd_per_hour: float
+    price_basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLoad:
+    """KV traffic between two sites (or inside one, where `from_site` equals `to_site`)."""
+
+    from_site: str
+    to_site: str
+    units: int
+    load_gbit_per_s: float
+    capacity_gbit_per_s: float
+    """Usable share of the units bought."""
+    utilization_frac: float
+    one_way_s: float
+    transfer_mean_s: float
+    """Mean KV transfer per request as it enters TTFT."""
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloLine:
+    """A target against the prediction, with the 90 % interval of the latency model."""
+
+    metric: str
+    percentile: float | None
+    target: float
+    predicted: float
+    low_90: float
+    high_90: float
+    met: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """Mean and percentiles of a latency, seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the certificate: lhs <= rhs unless the name says otherwise."""
+
+    name: str
+    lhs: float
+    rhs: float
+    slack: float
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Every constraint recomputed outside the solver."""
+
+    ok: bool
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solver:
+    """Who solved it and what was proven."""
+
+    name: str
+    proof: Literal["optimal", "feasible", "none"]
+    gap: float
+    bound: float
+    time_s: float | None
+    """None in written files, so that they are byte-identical."""
+    variables: int
+    constraints: int
+    rounds: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateCount:
+    """How many layouts were looked at."""
+
+    enumerated: int
+    feasible: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """A figure the plan rests on, with its source."""
+
+    name: str
+    value: str
+    basis: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """A constraint without slack: what holds the cost up."""
+
+    constraint: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReason:
+    """Why a request cannot be met; see :class:`pdplan.errors.Reason`."""
+
+    constraint: str
+    required: float | None
+    nearest: float | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another way of serving the same scenario, summarised."""
+
+    mode: str
+    status: str
+    """optimal, feasible, infeasible or not solved."""
+    reason: str
+    """Why there is none; empty otherwise."""
+    usd_per_hour: float | None = None
+    usd_per_month: float | None = None
+    usd_per_million_input_tokens: float | None = None
+    usd_per_million_output_tokens: float | None = None
+    cards: int | None = None
+    nodes: int | None = None
+    power_w: float | None = None
+    cost_ratio: float | None = None
+    """Its cost over the plan's."""
+    pools: tuple[Pool, ...] = ()
+    slo: tuple[SloLine, ...] = ()
+    latency: Mapping[str, Stats] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The answer to a scenario."""
+
+    schema: str = SCHEMA
+    pdplan_version: str = __version__
+    scenario: Mapping[str, Any]
+    """As given."""
+    catalog_digest: str
+    status: Literal["optimal", "feasible", "infeasible"]
+    mode: Literal["disaggregated", "colocated", "mixed"]
+    objective: str
+    reasons: tuple[PlanReason, ...] = ()
+    cost: Cost | None = None
+    totals: Totals | None = None
+    pools: tuple[Pool, ...] = ()
+    purchases: tuple[Purchase, ...] = ()
+    links: tuple[LinkLoad, ...] = ()
+    slo: tuple[SloLine, ...] = ()
+    latency: Mapping[str, Stats] = field(default_factory=dict)
+    colocated: Alternative | None = None
+    """The alternative mode on the same scenario."""
+    distances: tuple[DistanceLine, ...] = ()
+    """How the answer moves with the length of the fibre."""
+    binding: tuple[Binding, ...] = ()
+    certificate: Certificate | None = None
+    solver: Solver | None = None
+    candidates: CandidateCount | None = None
+    assumptions: tuple[Assumption, ...] = ()
+    warnings: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    @property
+    def cost_usd_per_hour(self) -> float:
+        """Cost of the fleet per hour; raises ValueError for an infeasible request."""
+        if self.cost is None:
+            raise ValueError("the request is infeasible: there is no cost")
+        return self.cost.usd_per_hour
+
+    @property
+    def slo_report(self) -> tuple[SloLine, ...]:
+        """Targets against predictions."""
+        return self.slo
+
+    def without_times(self) -> Plan:
+        """The same plan less the figures that vary from run to run."""
+        return replace(self, solver=replace(self.solver, time_s=None) if self.solver else None)
+
+    def to_json(self) -> str:
+        """PLAN.json as text, byte-identical for identical input."""
+        data = asdict(self.without_times())
+        if data["solver"] is not None:
+            del data["solver"]["time_s"]
+        return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_markdown(self) -> str:
+        """The decision paper."""
+        from pdplan import report
+
+        return report.render(self, "md")
+
+    def write(self, folder: str | Path, formats: tuple[str, ...] | list[str] = ("md", "csv", "json")) -> list[Path]:
+        """Write the reports into a folder, each file whole or not at all; returns the paths."""
+        from pdplan import report
+
+        return report.write(self, Path(folder), formats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistanceLine:
+    """The plan re-solved with every inter-site link at another length."""
+
+    distance_km: float
+    status: str
+    usd_per_hour: float | None
+    link_usd_per_hour: float | None
+    one_way_s: float
+    slo: tuple[SloLine, ...] = ()
+    nodes: int | None = None
+
+
+def plan_from_json(text: str, *, name: str = "PLAN.json") -> Plan:
+    """Read PLAN.json back.
+
+    Raises
+    ------
+    InputError
+        Not JSON, not a plan, or a field of the wrong kind.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as fault:
+        raise InputError(f"{name}: is not JSON: {fault}") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise InputError(f"{name}: schema is not {SCHEMA!r}; write one with `pdplan plan SCENARIO --json`")
+    if isinstance(data.get("solver"), dict):
+        data["solver"].setdefault("time_s", None)
+    try:
+        return TypeAdapter(Plan).validate_python(data)
+    except ValidationError as fault:
+        raise InputError(*(
+            f"{name}: {'.'.join(str(step) for step in error['loc'])}: {error['msg']}" for error in fault.errors()[:10]
+        )) from None
