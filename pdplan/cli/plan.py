@@ -1,0 +1,60 @@
+"""``pdplan plan``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from pdplan.cli.console import emit, note, progress
+
+__all__ = ["plan"]
+
+
+def plan(
+    scenario: Path = typer.Argument(..., help="Scenario file (YAML); `pdplan init` writes one."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the reports."),
+    formats: str = typer.Option("md,csv,json", "--format", help="Reports to write to --out, or the one to print."),
+    objective: str | None = typer.Option(None, "--objective", help="cost, cards or power; wins over the scenario."),
+    solver: str | None = typer.Option(None, "--solver", help="highs, cbc or scip; wins over the scenario."),
+    time_limit_s: float | None = typer.Option(None, "--time-limit-s", help="Stop the solver after this long."),
+    gap: float | None = typer.Option(None, "--gap", help="Relative gap at which the solver may stop."),
+    profile: Path | None = typer.Option(None, "--profile", help="Efficiency profile written by `pdplan calibrate`."),
+    catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),
+    json_: bool = typer.Option(False, "--json", help="Print the plan as JSON on stdout."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No notes on stderr."),
+) -> None:
+    """Find the least-cost fleet for a scenario.
+
+    Prints the decision paper (markdown) on stdout, or the plan as JSON with --json; with --out writes the
+    reports there as well.
+
+    Example: pdplan plan examples/quickstart.yaml --out reports
+    """
+    from pdplan import report
+    from pdplan.errors import InputError
+    from pdplan.fleet.pipeline import plan_file, with_overrides
+
+    wanted = [name.strip() for name in formats.split(",") if name.strip()]
+    known = report.formats()
+    unknown = [name for name in wanted if name not in known]
+    if unknown or not wanted:
+        raise InputError(f"--format: {formats!r} is not accepted; choose from {', '.join(known)}, separated by commas")
+    loaded = with_overrides(scenario, objective=objective, solver=solver, time_limit_s=time_limit_s, gap=gap)
+    with progress("planning", quiet=quiet or json_):
+        answer = plan_file(loaded, catalog_folder=catalog, profile=profile)
+    if out is not None:
+        for path in answer.write(out, wanted):
+            if not quiet:
+                note(f"wrote {path}")
+    printable = [name for name in wanted if name in ("md", "html", "json")]
+    emit(answer.to_json() if json_ else report.render(answer, "md" if out or not printable else printable[0]))
+    if not quiet:
+        if answer.solver is not None and answer.solver.time_s is not None:
+            note(f"{answer.solver.name}: {answer.solver.proof}, gap {answer.solver.gap:.2%}, {answer.solver.time_s:.2f} s")
+        for warning in answer.warnings:
+            note(f"warning: {warning}")
+    if answer.status == "infeasible":
+        for reason in answer.reasons:
+            note(f"error: {reason.message}")
+        raise typer.Exit(3)
