@@ -23,16 +23,8 @@ MAX_YAML_BYTES = 4_000_000
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _NoAliasLoader(_Loader):  # type: ignore[misc]
-    """Safe loader that refuses aliases (the 'billion laughs' expansion) and duplicate keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.constructor.ConstructorError(
-                None, None, "aliases (*name) are not accepted; write the value out", event.start_mark
-            )
-        return super().compose_node(parent, index)
+class _UniqueKeyLoader(_Loader):  # type: ignore[misc]
+    """Safe loader that refuses duplicate keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()
@@ -80,7 +72,13 @@ def parse_yaml(text: str, *, name: str) -> Any:
         With `name`, line and column of the first fault.
     """
     try:
-        return yaml.load(text, Loader=_NoAliasLoader)
+        if "*" in text:  # an alias starts with a star; look at the events only where there is one
+            for event in yaml.parse(text, Loader=_Loader):
+                if isinstance(event, yaml.AliasEvent):
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "aliases (*name) are not accepted; write the value out", event.start_mark
+                    )
+        return yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
