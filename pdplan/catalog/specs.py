@@ -66,6 +66,7 @@ class AcceleratorSpec:
     scale_up_bandwidth_bytes_per_s: float
     """One direction, sum over the card's scale-up links."""
     scale_up_domain_cards: int
+    architecture: str = ""
     notes: str = ""
     provenance: Mapping[str, Provenance] = field(default_factory=lambda: _EMPTY)
 
