@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Callable, Mapping
 from datetime import date
 from functools import cached_property
@@ -16,26 +17,45 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pdplan.catalog.models import model_of
+from pdplan.catalog.reader import BASES, Reader
 from pdplan.catalog.specs import (
-    AcceleratorSpec, EngineSpec, FamilySpec, LinkSpec, ModelSpec, NodeSpec, PriceRow, Provenance, Source,
+    AcceleratorSpec,
+    EngineSpec,
+    FamilySpec,
+    LinkSpec,
+    ModelSpec,
+    NodeSpec,
+    PriceRow,
+    Source,
 )
 from pdplan.errors import InputError, unknown_name
 from pdplan.files import parse_yaml, read_text
 from pdplan.units import parse_quantity
 
-__all__ = ["KINDS", "PRICE_COLUMNS", "Catalog", "Reader", "load_catalog", "shipped_folder"]
+__all__ = ["KINDS", "PRICE_COLUMNS", "Catalog", "Reader", "load_catalog", "parse_price_rows", "shipped_folder"]
 
 KINDS = ("accelerators", "nodes", "links", "models", "families", "engines", "workloads")
 """Folders with one YAML file per entry."""
 
 PRICE_COLUMNS = (
-    "id", "node", "provider", "region", "pricing_model", "currency", "price_per_node_hour", "purchase_price",
-    "date_observed", "basis", "source", "tax_included", "note",
+    "id",
+    "node",
+    "provider",
+    "region",
+    "pricing_model",
+    "currency",
+    "price_per_node_hour",
+    "purchase_price",
+    "date_observed",
+    "basis",
+    "source",
+    "tax_included",
+    "note",
 )
 """Columns of catalogs/prices/<provider>.csv."""
 
-_BASES = ("vendor", "derived", "measured", "estimate")
 T = TypeVar("T")
+_ALIASES = re.compile(r"^aliases: *\[(.*)\]", re.MULTILINE)
 
 
 def shipped_folder() -> Path:
@@ -45,180 +65,56 @@ def shipped_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "catalogs"
 
 
-class Reader:
-    """Field by field out of one YAML mapping, collecting faults instead of stopping at the first."""
-
-    def __init__(self, path: Path, data: Any) -> None:
-        self.path = path
-        self.data: dict[str, Any] = data if isinstance(data, dict) else {}
-        self.faults: list[str] = []
-        self._seen: set[str] = {"provenance", "notes"}
-        if not isinstance(data, dict):
-            self.faults.append(f"{path}: a mapping of fields is expected")
-
-    def _take(self, key: str, default: Any, convert: Callable[[Any], T], accepted: str) -> T:
-        self._seen.add(key)
-        value = self.data.get(key, default)
-        if value is None:
-            self.faults.append(f"{self.path}: {key} is missing; {accepted} is expected")
-            return convert(_NEUTRAL)
-        try:
-            return convert(value)
-        except (TypeError, ValueError) as fault:
-            text = str(fault) if "is not a quantity" in str(fault) else f"{value!r} is not accepted; {accepted} is expected"
-            self.faults.append(f"{self.path}: {key}: {text}")
-            return convert(_NEUTRAL)
-
-    def quantity(self, key: str, dimension: str, default: Any = None) -> float:
-        """A positive quantity with its unit."""
-
-        def convert(value: Any) -> float:
-            if value is _NEUTRAL:
-                return 1.0
-            number = parse_quantity(value, dimension)
-            if number < 0:
-                raise ValueError
-            return number
-
-        return self._take(key, default, convert, f"a quantity in {dimension}")
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A string (dates and numbers are taken as written)."""
-
-        def convert(value: Any) -> str:
-            if value is _NEUTRAL:
-                return ""
-            if isinstance(value, dict | list):
-                raise TypeError
-            return str(value)
-
-        return self._take(key, default, convert, "text")
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 0."""
-
-        def convert(value: Any) -> int:
-            if value is _NEUTRAL:
-                return 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError
-            return value
-
-        return self._take(key, default, convert, "a whole number of at least 0")
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number of at least 0."""
-
-        def convert(value: Any) -> float:
-            if value is _NEUTRAL:
-                return 1.0
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise ValueError
-            return float(value)
-
-        return self._take(key, default, convert, "a number of at least 0")
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        """True or false."""
-
-        def convert(value: Any) -> bool:
-            if value is _NEUTRAL:
-                return default
-            if not isinstance(value, bool):
-                raise TypeError
-            return value
-
-        return self._take(key, default, convert, "true or false")
-
-    def mapping(self, key: str, convert_value: Callable[[Any], T], default: Any = None) -> Mapping[str, T]:
-        """A mapping of names to values."""
-
-        def convert(value: Any) -> Mapping[str, T]:
-            if value is _NEUTRAL:
-                return MappingProxyType({})
-            if not isinstance(value, dict):
-                raise TypeError
-            return MappingProxyType({str(name): convert_value(item) for name, item in value.items()})
-
-        return self._take(key, default, convert, "a mapping")
-
-    def integers(self, key: str) -> tuple[int, ...]:
-        """A list of whole numbers; empty by default."""
-        return self._take(key, [], lambda v: () if v is _NEUTRAL else tuple(int(x) for x in v), "a list of whole numbers")
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of names; empty by default."""
-        return self._take(key, [], lambda v: () if v is _NEUTRAL else tuple(str(x) for x in v), "a list of names")
-
-    def choice(self, key: str, accepted: tuple[str, ...], default: str | None = None) -> Any:
-        """One of a few words."""
-
-        def convert(value: Any) -> str:
-            if value is _NEUTRAL:
-                return accepted[0]
-            if value not in accepted:
-                raise ValueError
-            return str(value)
-
-        return self._take(key, default, convert, f"one of {', '.join(accepted)}")
-
-    def provenance(self) -> Mapping[str, Provenance]:
-        """Basis and source per field."""
-        result: dict[str, Provenance] = {}
-        given = self.data.get("provenance") or {}
-        for name, entry in given.items() if isinstance(given, dict) else ():
-            if not isinstance(entry, dict) or entry.get("basis") not in _BASES or not entry.get("source"):
-                self.faults.append(f"{self.path}: provenance.{name}: basis ({', '.join(_BASES)}) and source are expected")
-                continue
-            result[str(name)] = Provenance(
-                basis=entry["basis"], source=str(entry["source"]), note=str(entry.get("note", ""))
-            )
-        return MappingProxyType(result)
-
-    def done(self) -> None:
-        """Raise everything that was wrong, unknown keys included."""
-        for key in self.data:
-            if key not in self._seen:
-                self.faults.append(f"{self.path}: {unknown_name('key', str(key), self._seen)}")
-        if self.faults:
-            raise InputError(*self.faults)
-
-
-_NEUTRAL: Any = object()
-
-
 def _accelerator(r: Reader) -> AcceleratorSpec:
     return AcceleratorSpec(
-        id=r.text("id"), name=r.text("name"), vendor=r.text("vendor"), family=r.text("family"),
-        released=r.text("released"), status=r.text("status"), hbm_bytes=r.quantity("hbm", "byte"),
+        id=r.text("id"),
+        name=r.text("name"),
+        vendor=r.text("vendor"),
+        family=r.text("family"),
+        released=r.text("released"),
+        status=r.text("status"),
+        hbm_bytes=r.quantity("hbm", "byte"),
         hbm_bandwidth_bytes_per_s=r.quantity("hbm_bandwidth", "byte/s"),
         dense_flop_per_s=r.mapping("dense", lambda v: parse_quantity(v, "FLOP/s")),
-        power_w=r.quantity("power", "W"), scale_up_bandwidth_bytes_per_s=r.quantity("scale_up_bandwidth", "byte/s"),
-        scale_up_domain_cards=r.integer("scale_up_domain_cards"), architecture=r.text("architecture", ""),
-        notes=str(r.data.get("notes", "")), provenance=r.provenance(),
+        power_w=r.quantity("power", "W"),
+        scale_up_bandwidth_bytes_per_s=r.quantity("scale_up_bandwidth", "byte/s"),
+        scale_up_domain_cards=r.integer("scale_up_domain_cards"),
+        architecture=r.text("architecture", ""),
+        notes=str(r.data.get("notes", "")),
+        provenance=r.provenance(),
     )
 
 
 def _node(r: Reader) -> NodeSpec:
     return NodeSpec(
-        id=r.text("id"), name=r.text("name"), provider=r.text("provider"),
-        kind=r.choice("kind", ("server", "instance", "supernode")), accelerator=r.text("accelerator"),
-        cards_per_node=r.integer("cards_per_node"), scale_up_domain_cards=r.integer("scale_up_domain_cards"),
+        id=r.text("id"),
+        name=r.text("name"),
+        provider=r.text("provider"),
+        kind=r.choice("kind", ("server", "instance", "supernode")),
+        accelerator=r.text("accelerator"),
+        cards_per_node=r.integer("cards_per_node"),
+        scale_up_domain_cards=r.integer("scale_up_domain_cards"),
         nic_bandwidth_bytes_per_s_per_card=r.quantity("nic_bandwidth_per_card", "byte/s"),
-        power_w=r.quantity("power", "W"), scale_out_link=r.text("scale_out_link", ""),
-        notes=str(r.data.get("notes", "")), provenance=r.provenance(),
+        power_w=r.quantity("power", "W"),
+        scale_out_link=r.text("scale_out_link", ""),
+        notes=str(r.data.get("notes", "")),
+        provenance=r.provenance(),
     )
 
 
 def _link(r: Reader) -> LinkSpec:
     return LinkSpec(
-        id=r.text("id"), kind=r.choice("kind", ("scale_up", "scale_out", "front_end", "wide_area")),
-        bandwidth_bytes_per_s=r.quantity("bandwidth", "byte/s"), per=r.text("per"),
-        efficiency_frac=r.number("efficiency_frac"), latency_s=r.quantity("latency", "s"),
+        id=r.text("id"),
+        kind=r.choice("kind", ("scale_up", "scale_out", "front_end", "wide_area")),
+        bandwidth_bytes_per_s=r.quantity("bandwidth", "byte/s"),
+        per=r.text("per"),
+        efficiency_frac=r.number("efficiency_frac"),
+        latency_s=r.quantity("latency", "s"),
         latency_s_per_km=r.quantity("latency_per_km", "s", "0 s"),
         usd_per_month=r.number("usd_per_month") if "usd_per_month" in r.data else None,
         reach_km=r.number("reach_km") if "reach_km" in r.data else None,
-        notes=str(r.data.get("notes", "")), provenance=r.provenance(),
+        notes=str(r.data.get("notes", "")),
+        provenance=r.provenance(),
     )
 
 
@@ -227,19 +123,31 @@ _CONFIDENCE = ("fitted", "transferred", "op-tables", "guess")
 
 def _family(r: Reader) -> FamilySpec:
     return FamilySpec(
-        id=r.text("id"), version=r.text("version"), fitted_on=r.text("fitted_on"),
-        confidence=r.choice("confidence", _CONFIDENCE), constants=r.mapping("constants", float), provenance=r.provenance(),
+        id=r.text("id"),
+        version=r.text("version"),
+        fitted_on=r.text("fitted_on"),
+        confidence=r.choice("confidence", _CONFIDENCE),
+        constants=r.mapping("constants", float),
+        provenance=r.provenance(),
     )
 
 
 def _engine(r: Reader) -> EngineSpec:
     return EngineSpec(
-        id=r.text("id"), name=r.text("name"), version=r.text("version"), confidence=r.choice("confidence", _CONFIDENCE),
-        constants=r.mapping("constants", float), equal_tp=r.flag("equal_tp"),
-        prefill_tp_at_most_decode_tp=r.flag("prefill_tp_at_most_decode_tp"), allowed_tp=r.integers("allowed_tp"),
-        allowed_ep=r.integers("allowed_ep"), expert_parallel_across_domain=r.flag("expert_parallel_across_domain", True),
-        max_batch_per_rank=r.integer("max_batch_per_rank", 0), prefill_token_budget=r.integer("prefill_token_budget", 8192),
-        vendors=r.texts("vendors"), provenance=r.provenance(),
+        id=r.text("id"),
+        name=r.text("name"),
+        version=r.text("version"),
+        confidence=r.choice("confidence", _CONFIDENCE),
+        constants=r.mapping("constants", float),
+        equal_tp=r.flag("equal_tp"),
+        prefill_tp_at_most_decode_tp=r.flag("prefill_tp_at_most_decode_tp"),
+        allowed_tp=r.integers("allowed_tp"),
+        allowed_ep=r.integers("allowed_ep"),
+        expert_parallel_across_domain=r.flag("expert_parallel_across_domain", True),
+        max_batch_per_rank=r.integer("max_batch_per_rank", 0),
+        prefill_token_budget=r.integer("prefill_token_budget", 8192),
+        vendors=r.texts("vendors"),
+        provenance=r.provenance(),
     )
 
 
@@ -273,12 +181,30 @@ class Catalog:
         return sorted(self._paths(kind))
 
     def path(self, kind: str, entry: str) -> Path:
-        """The file of an entry; raises InputError with near misses."""
+        """The file of an entry, by id or alias in any case; raises InputError with near misses."""
         paths = self._paths(kind)
-        if entry.lower() not in paths:
-            singular = {"families": "family"}.get(kind, kind[:-1])
-            raise InputError(unknown_name(singular, entry, paths, hint=f"See `pdplan catalog list {kind}`"))
-        return paths[entry.lower()]
+        wanted = entry.strip().lower()
+        # clouds write p5.48xlarge, ids write p5-48xlarge
+        for name in (wanted, wanted.replace("_", "-"), wanted.replace("_", "-").replace(".", "-")):
+            if name in paths:
+                return paths[name]
+        if wanted in (aliases := self.aliases(kind)):
+            return paths[aliases[wanted]]
+        singular = {"families": "family"}.get(kind, kind[:-1])
+        raise InputError(unknown_name(singular, entry, [*paths, *aliases], hint=f"See `pdplan catalog list {kind}`"))
+
+    def aliases(self, kind: str) -> Mapping[str, str]:
+        """Other names of entries (``aliases: [a, b]`` on one line of the file) -> id."""
+        key = ("aliases", kind)
+        if key not in self._cache:
+            found: dict[str, str] = {}
+            for name, path in self._paths(kind).items():
+                # a text search, because parsing hundreds of files for a rare field costs too much
+                if match := _ALIASES.search(read_text(path)):
+                    found.update({alias.strip(" '\"").lower(): name for alias in match.group(1).split(",")})
+            self._cache[key] = found
+        result: dict[str, str] = self._cache[key]
+        return result
 
     def raw(self, kind: str, entry: str) -> Any:
         """Plain data of one entry's file."""
@@ -288,9 +214,9 @@ class Catalog:
         return parse_yaml(text, name=str(path))
 
     def _get(self, kind: str, entry: str, build: Callable[[Reader], T]) -> T:
-        key = (kind, entry.lower())
+        path = self.path(kind, entry)
+        key = (kind, path.stem)
         if key not in self._cache:
-            path = self.path(kind, entry)
             reader = Reader(path, self.raw(kind, entry))
             record = build(reader)
             reader.done()
@@ -336,22 +262,25 @@ class Catalog:
 
     @cached_property
     def _prices(self) -> tuple[dict[str, list[PriceRow]], date]:
-        by_node: dict[str, dict[str, PriceRow]] = {}
-        newest = date(1970, 1, 1)
-        files: dict[str, Path] = {}
-        for folder in self.folders:
-            if (folder / "prices").is_dir():
-                files.update({f"{path.name}": path for path in sorted((folder / "prices").glob("*.csv"))})
-        for name, path in sorted(files.items()):
-            text = read_text(path)
-            self._used[f"prices/{name}"] = text
-            for row in _price_rows(path, text):
-                by_node.setdefault(row.node, {})[row.id] = row
-                newest = max(newest, row.date_observed)
-        return {node: list(rows.values()) for node, rows in by_node.items()}, newest
+        rows: dict[str, PriceRow] = {}
+        for number, folder in enumerate(self.folders):
+            for path in sorted((folder / "prices").glob("*.csv")):
+                text = read_text(path)
+                self._used[f"{number}/prices/{path.name}"] = text
+                for row in parse_price_rows(path, text, own=number > 0):
+                    rows[row.id] = row  # a row of the user's with the same id replaces the shipped one
+        by_node: dict[str, list[PriceRow]] = {}
+        for row in rows.values():
+            by_node.setdefault(row.node, []).append(row)
+        return by_node, max((row.date_observed for row in rows.values()), default=date(1970, 1, 1))
 
     def price_rows(self, node: str) -> list[PriceRow]:
         """All price rows of a node, possibly none."""
+        if node not in self._prices[0]:
+            try:
+                node = self.path("nodes", node).stem.lower()
+            except InputError:
+                return []
         return list(self._prices[0].get(node, []))
 
     def all_price_rows(self) -> list[PriceRow]:
@@ -375,8 +304,12 @@ class Catalog:
                 if not isinstance(entry, dict) or not entry.get("title") or not entry.get("date"):
                     raise InputError(f"{path}: {key}: title and date are expected")
                 found[key] = Source(
-                    id=key, title=str(entry["title"]), publisher=str(entry.get("publisher", "")), date=str(entry["date"]),
-                    checked=str(entry.get("checked", "read")), url=str(entry.get("url", "")),
+                    id=key,
+                    title=str(entry["title"]),
+                    publisher=str(entry.get("publisher", "")),
+                    date=str(entry["date"]),
+                    checked=str(entry.get("checked", "read")),
+                    url=str(entry.get("url", "")),
                 )
         return MappingProxyType(found)
 
@@ -394,7 +327,14 @@ class Catalog:
         return f"sha256:{total.hexdigest()}"
 
 
-def _price_rows(path: Path, text: str) -> list[PriceRow]:
+def parse_price_rows(path: Path, text: str, *, own: bool = False) -> list[PriceRow]:
+    """Price rows of a CSV text with the columns of :data:`PRICE_COLUMNS`; `own` marks the user's.
+
+    Raises
+    ------
+    InputError
+        Every faulty line at once.
+    """
     faults: list[str] = []
     rows: list[PriceRow] = []
     table = csv.DictReader(io.StringIO(text))
@@ -403,24 +343,57 @@ def _price_rows(path: Path, text: str) -> list[PriceRow]:
         raise InputError(f"{path}: column {missing[0]} is missing; the columns are {', '.join(PRICE_COLUMNS)}")
     for line, row in enumerate(table, start=2):
         try:
-            hourly, purchase = (float(row[key]) if row[key] else None for key in ("price_per_node_hour", "purchase_price"))
-            if hourly is None and purchase is None:
-                raise ValueError("price_per_node_hour or purchase_price is expected")
-            if not all(value is None or 0 < value < float("inf") for value in (hourly, purchase)):
-                raise ValueError("a price must be greater than 0")
-            if row["basis"] not in _BASES:
-                raise ValueError(f"basis {row['basis']!r} is not one of {', '.join(_BASES)}")
-            rows.append(PriceRow(
-                id=row["id"], node=row["node"].lower(), provider=row["provider"], region=row["region"],
-                pricing_model=row["pricing_model"], currency=row["currency"], price_per_node_hour=hourly,
-                purchase_price=purchase, date_observed=date.fromisoformat(row["date_observed"]), basis=row["basis"],  # type: ignore[arg-type]
-                source=row["source"], tax_included=(row.get("tax_included") or "no") == "yes", note=row.get("note") or "",
-            ))
+            rows.append(_price_row(row, own))
         except (ValueError, TypeError) as fault:
             faults.append(f"{path}: line {line}: {fault}")
     if faults:
         raise InputError(*faults)
     return rows
+
+
+def _price_row(row: Mapping[str, str], own: bool) -> PriceRow:
+    hourly, purchase = (_price(row, key) for key in ("price_per_node_hour", "purchase_price"))
+    if hourly is None and purchase is None:
+        raise ValueError("price_per_node_hour or purchase_price is expected")
+    for key in ("id", "node", "provider", "pricing_model", "currency", "source"):
+        if not row[key]:
+            raise ValueError(f"{key} is empty")
+    if row["basis"] not in BASES:
+        raise ValueError(f"basis {row['basis']!r} is not one of {', '.join(BASES)}")
+    if (tax := row.get("tax_included") or "no") not in ("yes", "no"):
+        raise ValueError(f"tax_included {tax!r} is not accepted; yes or no is expected")
+    try:
+        seen = date.fromisoformat(row["date_observed"])
+    except ValueError:
+        raise ValueError(f"date_observed {row['date_observed']!r} is no day; write it as 2026-11-30") from None
+    return PriceRow(
+        id=row["id"],
+        node=row["node"].lower(),
+        provider=row["provider"],
+        region=row["region"],
+        pricing_model=row["pricing_model"],
+        currency=row["currency"],
+        price_per_node_hour=hourly,
+        purchase_price=purchase,
+        date_observed=seen,
+        basis=row["basis"],  # type: ignore[arg-type]
+        source=row["source"],
+        tax_included=tax == "yes",
+        note=row.get("note") or "",
+        own=own,
+    )
+
+
+def _price(row: Mapping[str, str], key: str) -> float | None:
+    if not row[key]:
+        return None
+    try:
+        value = float(row[key])
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{key} {row[key]!r} is not accepted; a number greater than 0 is expected")
+    return value
 
 
 def load_catalog(overlay: str | Path | None = None) -> Catalog:
@@ -435,5 +408,7 @@ def load_catalog(overlay: str | Path | None = None) -> Catalog:
         return Catalog(shipped_folder())
     folder = Path(overlay)
     if not folder.is_dir():
-        raise InputError(f"{folder}: is not a folder; a catalog folder holds nodes/, prices/, models/ ... as the shipped one")
+        raise InputError(
+            f"{folder}: is not a folder; a catalog folder holds nodes/, prices/, models/ ... as the shipped one"
+        )
     return Catalog(shipped_folder(), folder)

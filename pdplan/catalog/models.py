@@ -9,7 +9,7 @@ from pdplan.catalog.parameters import ffn_of, mixer_of
 from pdplan.catalog.specs import Block, Ffn, Mixer, ModelSpec, Provenance
 
 if TYPE_CHECKING:
-    from pdplan.catalog.load import Reader
+    from pdplan.catalog.reader import Reader
 
 __all__ = ["build_model", "model_of"]
 
@@ -17,15 +17,37 @@ __all__ = ["build_model", "model_of"]
 def model_of(r: Reader) -> ModelSpec:
     """A model from its catalog file; faults are collected in the reader."""
     data = r.data
-    for key in ("mixers", "ffns", "blocks", "published", "published_active_fits", "source", "mtp", "native_precision",
-                "extra_params", "extra_per_layer", "norms_per_layer", "norm_bias", "final_norm", "accepted_difference"):
-        r._seen.add(key)  # noqa: SLF001
+    for key in (
+        "mixers",
+        "ffns",
+        "blocks",
+        "published",
+        "published_active_fits",
+        "source",
+        "mtp",
+        "native_precision",
+        "extra_params",
+        "extra_per_layer",
+        "norms_per_layer",
+        "norm_bias",
+        "final_norm",
+        "accepted_difference",
+    ):
+        r.seen.add(key)
     sources = data.get("source") or ["recollection"]
-    provenance = {"architecture": Provenance(basis="vendor", source=str(sources[0]))}
+    provenance = {
+        "architecture": Provenance(basis="vendor", source=str(sources[0])),
+        "parameters": Provenance(basis="derived", source=str(sources[0]), note=_published(data.get("published"))),
+    }
     hidden = r.integer("hidden")
     base: dict[str, Any] = {
-        "id": r.text("id"), "name": r.text("name"), "hf_id": r.text("hf_id"), "family": r.text("family"),
-        "released": r.text("released"), "vocab": r.integer("vocab"), "tied_embeddings": r.flag("tied_embeddings"),
+        "id": r.text("id"),
+        "name": r.text("name"),
+        "hf_id": r.text("hf_id"),
+        "family": r.text("family"),
+        "released": r.text("released"),
+        "vocab": r.integer("vocab"),
+        "tied_embeddings": r.flag("tied_embeddings"),
         "max_context_tokens": r.integer("max_context_tokens"),
     }
     try:
@@ -35,6 +57,15 @@ def model_of(r: Reader) -> ModelSpec:
     except ValueError as fault:
         r.faults.append(f"{r.path}: {fault}")
     return build_model({"blocks": [], "mixers": {}, "ffns": {}}, hidden=hidden, provenance=provenance, **base)
+
+
+def _published(figures: Any) -> str:
+    """The publisher's figures, for comparison with our count."""
+    if not isinstance(figures, dict) or figures.get("total_params_b") is None:
+        return "counted from the architecture; the publisher gives no figure"
+    active = figures.get("active_params_b")
+    told = f"{figures['total_params_b']:g}" + (f" and {active:g} active" if active is not None else "")
+    return f"counted from the architecture; the publisher says {told} billion"
 
 
 def build_model(data: Any, *, hidden: int, provenance: Any, **base: Any) -> ModelSpec:
@@ -71,8 +102,15 @@ def build_model(data: Any, *, hidden: int, provenance: Any, **base: Any) -> Mode
         mtp_parameters = mtp_layers * (layer + 2 * hidden * hidden + 5 * hidden)
     notes = data.get("notes") or ()
     return ModelSpec(
-        hidden=hidden, blocks=blocks, total_parameters=int(total), active_parameters=int(total - idle),
-        embedding_parameters=embedding, mtp_parameters=mtp_parameters, mtp_layers=mtp_layers,
+        hidden=hidden,
+        blocks=blocks,
+        total_parameters=int(total),
+        active_parameters=int(total - idle),
+        embedding_parameters=embedding,
+        mtp_parameters=mtp_parameters,
+        mtp_layers=mtp_layers,
         native_precision=MappingProxyType(dict(data.get("native_precision") or {"weights": "bf16"})),
-        notes=(notes,) if isinstance(notes, str) else tuple(notes), provenance=provenance, **base,
+        notes=(notes,) if isinstance(notes, str) else tuple(notes),
+        provenance=provenance,
+        **base,
     )

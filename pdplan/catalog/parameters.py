@@ -30,7 +30,9 @@ def _indexer(spec: Spec, hidden: int) -> int:
 def _gqa(spec: Spec, hidden: int) -> tuple[int, float, int]:
     heads, kv_heads, dim = spec["heads"], spec["kv_heads"], spec["head_dim"]
     v_dim = spec.get("v_head_dim", dim)
-    count = hidden * heads * dim * (2 if spec.get("output_gate") else 1) + hidden * kv_heads * dim + heads * v_dim * hidden
+    count = (
+        hidden * heads * dim * (2 if spec.get("output_gate") else 1) + hidden * kv_heads * dim + heads * v_dim * hidden
+    )
     if not spec.get("k_eq_v"):
         count += hidden * kv_heads * v_dim
     if spec.get("qkv_bias"):
@@ -106,8 +108,14 @@ def _none(spec: Spec, hidden: int) -> tuple[int, float, int]:
 
 
 MIXERS: dict[str, Callable[[Spec, int], tuple[int, float, int]]] = {
-    "gqa": _gqa, "mla": _mla, "dsv4": _dsv4, "gated_deltanet": _gated_deltanet, "kda": _kda,
-    "lightning": _lightning, "mamba2": _mamba2, "none": _none,
+    "gqa": _gqa,
+    "mla": _mla,
+    "dsv4": _dsv4,
+    "gated_deltanet": _gated_deltanet,
+    "kda": _kda,
+    "lightning": _lightning,
+    "mamba2": _mamba2,
+    "none": _none,
 }
 """Kind of mixer -> (parameters, cache elements per token, state elements per sequence)."""
 
@@ -174,8 +182,15 @@ def ffn_of(spec: Spec, hidden: int) -> Ffn:
         if dense:  # Gemma 4: a dense FFN beside the experts, with its norms and per-expert scales
             total += 3 * hidden * dense + 4 * hidden + experts
         return Ffn(
-            type="moe", dense_size=dense, experts=experts, top_k=spec["top_k"], expert_size=spec["expert_size"],
-            shared_size=spec.get("shared_size", 0), gated=gated, latent_size=latent, parameters=total,
+            type="moe",
+            dense_size=dense,
+            experts=experts,
+            top_k=spec["top_k"],
+            expert_size=spec["expert_size"],
+            shared_size=spec.get("shared_size", 0),
+            gated=gated,
+            latent_size=latent,
+            parameters=total,
             routed_parameters=experts * expert,
         )
     except KeyError as missing:

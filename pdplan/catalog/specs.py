@@ -13,8 +13,19 @@ from types import MappingProxyType
 from typing import Literal
 
 __all__ = [
-    "AcceleratorSpec", "Basis", "Block", "EngineSpec", "FamilySpec", "Ffn", "LinkSpec", "Mixer",
-    "ModelSpec", "NodeSpec", "PriceRow", "Provenance", "Source",
+    "AcceleratorSpec",
+    "Basis",
+    "Block",
+    "EngineSpec",
+    "FamilySpec",
+    "Ffn",
+    "LinkSpec",
+    "Mixer",
+    "ModelSpec",
+    "NodeSpec",
+    "PriceRow",
+    "Provenance",
+    "Source",
 ]
 
 Basis = Literal["vendor", "derived", "measured", "estimate"]
@@ -120,6 +131,8 @@ class PriceRow:
     source: str
     tax_included: bool = False
     note: str = ""
+    own: bool = False
+    """From the user's folder, not the shipped catalog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
