@@ -36,9 +36,7 @@ BOUNDS = {
 _ID = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _NODE_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _YEAR = re.compile(r"\b20[0-9][0-9]\b")
-_PRICING = re.compile(
-    r"on-demand|spot|reserved-(\d+[ym])|capacity-block|rental-market|ownership(-[a-z]+)?|purchase"
-)
+_PRICING = re.compile(r"on-demand|spot|reserved-(\d+[ym])|capacity-block|rental-market|ownership(-[a-z]+)?|purchase")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
 

@@ -131,11 +131,11 @@ def import_prices(
     if not best:
         reasons = "; ".join(f"{why} ({n} rows)" for why, n in unplaced.most_common(3))
         raise InputError(f"{path}: no row could be placed for provider {vendor!r}: {reasons or 'no accelerator rows'}")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, PRICE_COLUMNS, lineterminator="\n")
+    content = io.StringIO()
+    writer = csv.DictWriter(content, PRICE_COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(best[key] for key in sorted(best))
-    write_atomic(target, text.getvalue())
+    write_atomic(target, content.getvalue())
     return ImportReport(
         file=target,
         format=form,

@@ -22,8 +22,8 @@ def _indexer(spec: Spec, hidden: int) -> int:
     indexer = spec.get("indexer")
     if not indexer:
         return 0
-    heads, dim = indexer["heads"], indexer["dim"]
-    query_in = spec.get("q_lora_rank") or hidden
+    heads, dim = int(indexer["heads"]), int(indexer["dim"])
+    query_in: int = spec.get("q_lora_rank") or hidden
     return query_in * heads * dim + hidden * (dim + heads) + dim * (2 if indexer.get("k_norm_bias", True) else 1)
 
 

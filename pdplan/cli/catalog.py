@@ -70,9 +70,7 @@ def list_(
 
 @app.command()
 def show(
-    entry: str = typer.Argument(
-        ..., help="An id, kind/id, or for a model the path of a Hugging Face config.json."
-    ),
+    entry: str = typer.Argument(..., help="An id, kind/id, or for a model the path of a Hugging Face config.json."),
     catalog: Path | None = _FOLDER,
     json_: bool = _JSON,
 ) -> None:
