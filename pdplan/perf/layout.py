@@ -62,6 +62,9 @@ class Layouts:
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Layouts:
         """The layouts at `index`."""
         return Layouts(
-            machine=self.machine[index], tp=self.tp[index], pp=self.pp[index], ep=self.ep[index],
+            machine=self.machine[index],
+            tp=self.tp[index],
+            pp=self.pp[index],
+            ep=self.ep[index],
             attention_dp=self.attention_dp[index],
         )
