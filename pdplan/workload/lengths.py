@@ -1,0 +1,210 @@
+"""Length distributions: shipped shapes, traces, fixed lengths and quantile tables -> :class:`RequestMix`."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdplan.errors import InputError
+from pdplan.files import read_text
+from pdplan.workload.mix import RequestMix
+
+__all__ = ["compress", "fixed_mix", "mix_from_spec", "quantile_mix"]
+
+Floats = NDArray[np.float64]
+MAX_TOKENS = 10_000_000
+
+INPUT_EDGES = np.array([0, 0.06, 0.12, 0.2, 0.28, 0.36, 0.44, 0.52, 0.6, 0.68, 0.76, 0.83, 0.885, 0.915, 0.945, 0.97, 0.985, 0.995, 1.0])
+"""Quantile bins of the input length: finer where percentiles are asked."""
+OUTPUT_EDGES = np.array([0, 0.2, 0.4, 0.6, 0.8, 0.93, 1.0])
+
+
+class _Shapes(Protocol):
+    def workload(self, entry: str) -> Any: ...
+
+
+def compress(input_tokens: Floats, output_tokens: Floats) -> tuple[Floats, Floats, Floats]:
+    """A joint sample of many requests as about a hundred weighted points.
+
+    Requests are cut into quantile bins of input length and, inside each, of output length; a point is the mean
+    of its bin, so both means and the joint structure survive, and percentiles move by less than a bin.
+
+    Returns
+    -------
+    tuple of ndarray
+        input, output, weight, each (K,).
+    """
+    order = np.lexsort((output_tokens, input_tokens))
+    rows: list[tuple[float, float, float]] = []
+    cuts = np.unique(np.round(INPUT_EDGES * len(order)).astype(int))
+    for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+        part = order[a:b]
+        part = part[np.argsort(output_tokens[part], kind="stable")]
+        inner = np.unique(np.round(OUTPUT_EDGES * len(part)).astype(int))
+        for c, d in zip(inner[:-1], inner[1:], strict=True):
+            members = part[c:d]
+            rows.append((float(input_tokens[members].mean()), float(output_tokens[members].mean()), float(len(members))))
+    table = np.array(rows)
+    return table[:, 0], table[:, 1], table[:, 2] / table[:, 2].sum()
+
+
+def _mix(input_tokens: Floats, output_tokens: Floats, weight: Floats, prefix_hit_frac: float) -> RequestMix:
+    return RequestMix(
+        input_tokens=input_tokens, cached_tokens=input_tokens * prefix_hit_frac,
+        output_tokens=np.maximum(output_tokens, 1.0), weight=weight / weight.sum(),
+    )
+
+
+def fixed_mix(input_tokens: float, output_tokens: float, prefix_hit_frac: float = 0.0) -> RequestMix:
+    """Every request alike, as benchmarks use."""
+    one = np.ones(1)
+    return _mix(one * input_tokens, one * output_tokens, one, prefix_hit_frac)
+
+
+def _quantile_points(table: Mapping[str, float], count: int, field: str) -> Floats:
+    """Mid-quantile values of a monotone quantile table, log-linear between its points."""
+    pairs: list[tuple[float, float]] = []
+    for key, value in table.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MAX_TOKENS:
+            raise ValueError(f"{field}.{key} is {value!r}; a number of tokens greater than 0 is accepted")
+        if key in ("min", "max"):
+            pairs.append((0.0 if key == "min" else 1.0, float(value)))
+        elif key != "mean":
+            name = key[1:]
+            if not key.startswith("p") or not name.replace(".", "", 1).isdigit() or not 0 < float(name) < 100:
+                raise ValueError(f"{field}.{key} is not accepted; write min, p50, p90, p99, max")
+            pairs.append((float(name) / 100, float(value)))
+    pairs.sort()
+    if not pairs or any(b[1] < a[1] for a, b in zip(pairs, pairs[1:], strict=False)):
+        raise ValueError(f"{field}: quantiles must be given and not decrease, e.g. {{p50: 1000, p90: 3000, p99: 8000}}")
+    q, value = np.array([p[0] for p in pairs]), np.log([p[1] for p in pairs])
+    if q[0] > 0:
+        # Below the first quantile: the mirror image (in the log) of the spread above it, at most a factor of 8.
+        spread = value[1] - value[0] if len(value) > 1 else 0.0
+        q, value = np.r_[0.0, q], np.r_[value[0] - min(spread, np.log(8)), value]
+    if q[-1] < 1:
+        # Above the last: as far again (in the log) as between the last two, at most a factor of 2.
+        spread = value[-1] - value[-2] if len(value) > 1 else 0.0
+        q, value = np.r_[q, 1.0], np.r_[value, value[-1] + min(spread, np.log(2))]
+    points: Floats = np.exp(np.interp((np.arange(count) + 0.5) / count, q, value))
+    mean = table.get("mean")
+    if mean is not None:
+        # The published mean moves the part below the median, so that the quantiles above it stay.
+        low = np.arange(count) < count // 2
+        factor = (mean * count - points[~low].sum()) / points[low].sum()
+        points = np.where(low, np.clip(points * np.clip(factor, 0.05, 1e9), 1.0, points[~low].min()), points)
+    return np.maximum(points, 1.0)
+
+
+def quantile_mix(
+    input_table: Mapping[str, float], output_table: Mapping[str, float], prefix_hit_frac: float = 0.0
+) -> RequestMix:
+    """Independent input and output lengths from quantile tables.
+
+    Raises
+    ------
+    ValueError
+        A table that is empty, decreasing or holds anything but quantiles.
+    """
+    n_in, n_out = 64, 16
+    inputs = _quantile_points(input_table, n_in, "input_tokens")
+    outputs = _quantile_points(output_table, n_out, "output_tokens")
+    return _mix(
+        np.repeat(inputs, n_out), np.tile(outputs, n_in), np.full(n_in * n_out, 1.0 / (n_in * n_out)), prefix_hit_frac
+    )
+
+
+def _fixed(data: Any, prefix_hit_frac: float) -> RequestMix:
+    if not isinstance(data, dict) or set(data) != {"input_tokens", "output_tokens"}:
+        raise ValueError("fixed: write {input_tokens: 4000, output_tokens: 500}")
+    for key, value in data.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_TOKENS:
+            raise ValueError(f"fixed.{key} is {value!r}; a number of tokens greater than 0 is accepted")
+    return fixed_mix(float(data["input_tokens"]), float(data["output_tokens"]), prefix_hit_frac)
+
+
+def read_lengths(path: Path) -> tuple[Floats, Floats]:
+    """Input and output tokens of every request of a CSV trace (gzip accepted).
+
+    The columns are input_tokens and output_tokens (Azure's ContextTokens and GeneratedTokens too).
+
+    Raises
+    ------
+    InputError
+        Missing columns, or a line that holds no whole numbers.
+    """
+    if path.suffix == ".gz":
+        try:
+            text = gzip.decompress(path.read_bytes()).decode("utf-8-sig")
+        except (OSError, EOFError, UnicodeDecodeError) as fault:
+            raise InputError(f"{path}: cannot be read as gzipped text: {fault}") from None
+    else:
+        text = read_text(path)
+    table = csv.DictReader(io.StringIO(text))
+    names = table.fieldnames or []
+    for columns in (("input_tokens", "output_tokens"), ("ContextTokens", "GeneratedTokens")):
+        if all(column in names for column in columns):
+            break
+    else:
+        raise InputError(f"{path}: columns input_tokens and output_tokens are expected; found {', '.join(names) or 'none'}")
+    values: list[tuple[float, float]] = []
+    for line, row in enumerate(table, start=2):
+        try:
+            pair = (float(row[columns[0]]), float(row[columns[1]]))
+        except (TypeError, ValueError):
+            raise InputError(f"{path}: line {line}: {columns[0]} and {columns[1]} must be numbers") from None
+        if not (0 < pair[0] <= MAX_TOKENS and 0 <= pair[1] <= MAX_TOKENS):
+            raise InputError(f"{path}: line {line}: lengths {pair[0]:g} and {pair[1]:g}; 1 to {MAX_TOKENS} tokens are accepted")
+        values.append(pair)
+    if not values:
+        raise InputError(f"{path}: holds no request")
+    array = np.array(values)
+    return array[:, 0], array[:, 1]
+
+
+def mix_from_spec(
+    spec: str | Mapping[str, Any], *, catalog: _Shapes, folder: Path | None = None, prefix_hit_frac: float = 0.0
+) -> RequestMix:
+    """The request mix of a scenario's ``lengths``.
+
+    Parameters
+    ----------
+    spec : str or mapping
+        Name of a shipped shape, ``{trace: FILE}``, ``{fixed: {...}}`` or ``{input_tokens: {...}, output_tokens: {...}}``.
+    catalog : object with ``workload(name)``
+    folder : Path, optional
+        Where relative trace paths start.
+    prefix_hit_frac : float
+        Share of each input found in the prefix cache.
+
+    Raises
+    ------
+    InputError, ValueError
+        Unknown shape, bad trace or bad table.
+    """
+    if isinstance(spec, str):
+        data = catalog.workload(spec)
+        if "joint" in data:
+            table = np.array(data["joint"], dtype=np.float64)
+            return _mix(table[:, 0], table[:, 1], table[:, 2], prefix_hit_frac)
+        return quantile_mix(data["input_tokens"], data["output_tokens"], prefix_hit_frac)
+    keys = set(spec)
+    if keys == {"trace"}:
+        inputs, outputs = read_lengths((folder or Path()) / str(spec["trace"]))
+        return _mix(*compress(inputs, outputs), prefix_hit_frac)
+    if keys == {"fixed"}:
+        return _fixed(spec["fixed"], prefix_hit_frac)
+    if keys == {"input_tokens", "output_tokens"} and all(isinstance(v, dict) for v in spec.values()):
+        return quantile_mix(spec["input_tokens"], spec["output_tokens"], prefix_hit_frac)
+    raise ValueError(
+        f"a mapping with the keys {', '.join(sorted(map(str, keys))) or 'none'} is not accepted; write the name of a shipped "
+        "shape, {trace: FILE}, {fixed: {input_tokens: 4000, output_tokens: 500}} or "
+        "{input_tokens: {p50: 1000, p90: 3000}, output_tokens: {p50: 150, p90: 400}}"
+    )
