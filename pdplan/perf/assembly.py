@@ -81,7 +81,7 @@ class Assembly:
     def decode_parts(
         self, sequences: Floats, context: Floats, tokens_each: float, hot_rank_factor: float
     ) -> tuple[Floats, dict[str, Floats]]:
-        """Sequences on the hottest attention rank, and the seconds of each component of one decode pass."""
+        """Sequences on a mean attention rank, and the seconds of each component of one decode pass."""
         ranks = self.layouts.attention_dp
         mean = sequences / ranks
         # sequences fall on ranks like balls into bins (3.9)
@@ -94,7 +94,7 @@ class Assembly:
             attention = attention + count * (mixer.projections.time_s(rows) + mixer.decode_s(rows, local, context))
         parts["attention"] = attention
         parts["head"] = self.head.time_s(local)
-        return local, parts
+        return mean, parts
 
     def prefill_parts(self, new: Floats, cached: Floats, requests: Floats) -> dict[str, Floats]:
         """Seconds of each component of one prefill pass of `requests` requests."""

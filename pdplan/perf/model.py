@@ -168,7 +168,7 @@ class LatencyModel:
         context = np.asarray(context_tokens, dtype=np.float64)
         # with pipeline stages the batch goes round as pp micro-batches, at least one sequence each
         sequences = np.maximum(np.maximum(np.asarray(batch, dtype=np.float64), 1.0) / layouts.pp, 1.0)
-        local, parts = a.decode_parts(sequences, context, 1.0 + drafts, self.general["hot_rank_factor"])
+        mean, parts = a.decode_parts(sequences, context, 1.0 + drafts, self.general["hot_rank_factor"])
         parts["pipeline_hops"] = np.where(layouts.pp > 1, layouts.pp * a.hop_s(sequences * (1.0 + drafts)), 0.0)
         if np.any(layouts.pp > 1):
             parts["pipeline_imbalance"] = a.stage_imbalance_s(parts)
@@ -179,7 +179,7 @@ class LatencyModel:
             parts["eager_launch"] = launched - device
             device = launched
         parts["host"] = self.engine_constants["host_latency_us"] + self.engine_constants["per_sequence_latency_us"] * (
-            local * (1.0 + drafts)
+            mean * (1.0 + drafts)
         )
         if drafts:
             layer = _DRAFT_LAYER_FACTOR * device / self.model.layers + _DRAFT_FIXED_S
