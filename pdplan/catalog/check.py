@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pdplan.catalog.load import KINDS, Catalog
+from pdplan.catalog.published import compare_with_published
 from pdplan.catalog.specs import AcceleratorSpec, LinkSpec, ModelSpec, NodeSpec, Provenance
 from pdplan.catalog.view import record_of
 from pdplan.errors import InputError
@@ -88,6 +89,8 @@ def check_catalog(catalog: Catalog) -> CheckReport:
                 used |= set(_sources_of(record))
     report.faults += _prices(catalog, records["nodes"], used, report)
     report.faults += _orphans(catalog, records, used)
+    if len(records["models"]) == len(catalog.ids("models")):
+        report.faults += _counts(catalog)
     report.counts["sources"] = len(catalog.sources)
     return report
 
@@ -191,6 +194,16 @@ _CHECKERS: dict[str, Callable[..., Iterator[str]]] = {
     "links": _link,
     "models": _model,
 }
+
+
+def _counts(catalog: Catalog) -> Iterator[str]:
+    for row in compare_with_published(catalog):
+        for name, error, allowed in (("total", row.total_error, 0.01), ("active", row.active_error, 0.02)):
+            if error is not None and abs(error) > allowed and not row.accepted:
+                yield (
+                    f"{catalog.path('models', row.id)}: published: {name} parameters differ by {error:+.1%} from the "
+                    f"count; correct the dimensions, or say why in accepted_difference"
+                )
 
 
 def _sources_of(value: object) -> Iterator[str]:

@@ -198,7 +198,7 @@ def _mtp(parts: Parts) -> dict[str, Any] | None:
 
 
 def _tied(c: Fields, outer: Fields, kind: str) -> bool:
-    default = kind.removesuffix("_text") in ("gemma4", "opt", "bloom", "gpt2", "falcon")
+    default = kind.removesuffix("_text") in ("gemma4", "opt", "bloom", "gpt2")
     traits = ARCHITECTURES.get(kind.removesuffix("_text"))
     if traits is not None:
         default = traits.tied

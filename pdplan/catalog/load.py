@@ -257,7 +257,11 @@ class Catalog:
         ):
             from pdplan.catalog.hf_config import model_from_config
 
-            return model_from_config(Path(entry))
+            path = Path(entry)
+            model = model_from_config(path)
+            file = path / "config.json" if path.is_dir() else path
+            self._used[f"config/{file.name}"] = read_text(file)
+            return model
         return self._get("models", entry, model_of)
 
     @cached_property
