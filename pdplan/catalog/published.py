@@ -61,7 +61,7 @@ def compare_with_published(catalog: Catalog) -> list[Comparison]:
                 total_error=total / (told * 1e9) - 1 if told else None,
                 active_b=active / 1e9 if active else None,
                 published_active_b=told_active,
-                active_error=active / (told_active * 1e9) - 1 if active else None,
+                active_error=active / (told_active * 1e9) - 1 if active and told_active else None,
                 convention=convention if told_active else "",
                 accepted=str(data.get("accepted_difference") or ""),
             )

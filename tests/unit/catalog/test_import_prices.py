@@ -40,7 +40,8 @@ def test_skypilot_rows_are_placed_and_the_others_reported(tmp_path):
     assert (report.format, report.placed, report.nodes, report.without_accelerator) == ("SkyPilot catalog", 2, 1, 1)
     assert sum(count for _, count in report.unplaced) == 3
     told = " ".join(why for why, _ in report.unplaced)
-    reasons = ("Z900: accelerator is not in the catalog", "priced without its machine", "4 cards in the file, 8 in node")
+    reasons = ("Z900: accelerator is not in the catalog",)
+    reasons += ("priced without its machine", "4 cards in the file, 8 in node")
     for words in reasons:
         assert words in told
     rows = {r.pricing_model: r for r in load_catalog(own).price_rows("aws-p5-48xlarge") if r.own}
