@@ -29,8 +29,8 @@ PAGES = {
     ),
     "links": (
         "Links",
-        "Nominal bandwidth in one direction, the fraction of it that large KV blocks achieve, the fixed one-way latency, "
-        "and for links between sites the latency per km of fibre.",
+        "Nominal bandwidth in one direction, the fraction of it that large KV blocks achieve, the fixed one-way "
+        "latency, and for links between sites the latency per km of fibre.",
     ),
     "models": (
         "Models",
@@ -74,27 +74,29 @@ def prices(catalog: Catalog) -> str:
     headers = ("provider", "rows", "nodes", "pricing models", "currency", "oldest", "newest")
     text = (
         "One CSV file per provider under `catalogs/prices/`. A price is for a whole node; none includes tax unless its "
-        "row says so; a row in another currency than US dollars is never converted silently. `pdplan catalog show NODE` "
-        "prints the rows of a node."
+        "row says so; a row in another currency than US dollars is never converted silently. Commitment prices of AWS, "
+        "Azure, GCP and OCI are on-demand prices times a typical ratio, marked as estimates. `pdplan catalog show "
+        "NODE` prints the rows of a node."
     )
     return f"# Prices\n\n{WRITTEN}\n{text}\n\n{markdown(headers, lines)}"
 
 
 def parameters(catalog: Catalog) -> str:
     """Counted against published parameters."""
-    rows = []
-    for row in compare_with_published(catalog):
-        rows.append((
+    rows: list[tuple[object, ...]] = [
+        (
             row.id, f"{row.total_b:.3f}", number(row.published_total_b), percent(row.total_error),
             "" if row.active_b is None else f"{row.active_b:.3f}", number(row.published_active_b),
             percent(row.active_error), row.convention.removeprefix("active_params").strip("_").replace("_", " "),
             row.accepted,
-        ))  # fmt: skip
+        )
+        for row in compare_with_published(catalog)
+    ]  # fmt: skip
     headers = ("model", "total B", "published", "difference", "active B", "published", "difference", "active counts",
                "why a larger difference is accepted")  # fmt: skip
     text = (
-        "Total parameters are within 1 % of the publisher's figure and active parameters within 2 %, or the last column "
-        "says why not. Publishers mean different things by active parameters; a model file names what its publisher "
+        "Total parameters are within 1 % of the publisher's figure and active parameters within 2 %, or the last "
+        "column says why not. Publishers mean different things by active parameters; a model file names what its "
         "means:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, meaning in CONVENTIONS.items())
     )
     return f"# Parameter counts\n\n{WRITTEN}\n{text}\n\n{markdown(headers, rows)}"
@@ -113,7 +115,8 @@ def percent(value: float | None) -> str:
 def markdown(headers: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
     """A pipe table."""
     lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
-    lines += ["| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |" for row in rows]
+    for row in rows:
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |")  # noqa: PERF401
     return "\n".join(lines) + "\n"
 
 

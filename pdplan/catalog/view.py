@@ -303,7 +303,7 @@ def _cheapest(rows: list[PriceRow]) -> str:
 
 def _workload_row(catalog: Catalog, entry: str) -> tuple[object, ...]:
     data = catalog.workload(entry)
-    return entry, str(data.get("name", "")) if isinstance(data, dict) else ""
+    return entry, str(data.get("title", "")) if isinstance(data, dict) else ""
 
 
 _COLUMNS: dict[str, tuple[tuple[str, ...], Callable[[Catalog, Any], tuple[object, ...]]]] = {
@@ -351,7 +351,7 @@ _COLUMNS: dict[str, tuple[tuple[str, ...], Callable[[Catalog, Any], tuple[object
     "engines": (
         ("id", "name", "version", "confidence"), lambda _, e: (e.id, e.name, e.version, e.confidence),
     ),
-    "workloads": (("id", "name"), _workload_row),
+    "workloads": (("id", "title"), _workload_row),
     "prices": (
         ("node", "provider", "region", "pricing model", "per node hour", "purchase", "currency", "tax", "seen", "basis",
          "source"),
