@@ -11,14 +11,13 @@ from pdplan.perf.layout import Layouts, Machine, Precision
 from pdplan.perf.model import LatencyModel, Speculation
 from pdplan.scenario.resolve import Offer, Scenario
 
-__all__ = ["Candidates", "Fleet", "enumerate_candidates", "fleet_of", "precision_of"]
+__all__ = ["Candidates", "Fleet", "enumerate_candidates", "fleet_of", "offers_for", "precision_of"]
 
 ROLES = ("prefill", "decode", "colocated")
 MAX_REPLICA_CARDS = 64
 """Replicas larger than this are enumerated only where the scenario allows them or one scale-up domain holds them."""
 DECODE_BATCH_CAPS = (16, 64, 256, 1 << 30)
 """Admission limits tried for decode: a small cap bounds TPOT at the price of waiting."""
-PREFILL_TOKEN_BUDGETS = (4096, 16384)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,7 @@ class Candidates:
     role: NDArray[np.str_]
     layouts: Layouts
     token_budget: NDArray[np.int64]
-    """Prefill: new tokens per pass and attention rank. Colocated: tokens per iteration. Decode: 0."""
+    """Colocated: tokens per iteration. Otherwise 0: the engine's own budget."""
     batch_cap: NDArray[np.int64]
     """Decode and colocated: admission limit of a replica, sequences."""
 
@@ -132,7 +131,7 @@ def enumerate_candidates(scenario: Scenario, fleet: Fleet) -> tuple[Candidates, 
     modes = scenario.fleet.modes
     roles = (("prefill", "decode") if "disaggregated" in modes else ()) + (("colocated",) if "colocated" in modes else ())
     for role in roles:
-        budgets = {"prefill": PREFILL_TOKEN_BUDGETS, "decode": (0,), "colocated": tuple(scenario.fleet.chunk_tokens)}[role]
+        budgets = tuple(scenario.fleet.chunk_tokens) if role == "colocated" else (0,)
         caps = DECODE_BATCH_CAPS if role == "decode" else (1 << 30,)
         allowed = _types_for(scenario, role, fleet)
         keep = np.flatnonzero(valid & (holds_prompt if role == "prefill" else holds) & allowed[layouts.machine])
