@@ -1,168 +1,236 @@
-r"""Decode pools: sequences in flight, TPOT percentiles and capacity (docs/explanation/queueing.md, section 2).
+"""Decode replicas: the in-flight count as a negative binomial, TPOT percentiles and the rate a target allows.
 
-With a step of al + be B seconds and Poisson arrivals, the number in flight is negative binomial; a request sees the
-average of it over its own life. Arrays: M points of a batch grid, C candidates, K output lengths.
+Step time al + be N with N sequences in flight, Poisson arrivals and any output length: N is negative binomial with
+p = rate O be and r = al/be + 1 (pdplan latency model, section 8.3; only the mean output length matters). A step time
+that is not a straight line is replaced by its tangent at the fluid point B* = rate O t(B*).
+
+Each replica is taken alone at rate / n (balanced random routing). A router that joins the shortest queue pools the
+replicas and narrows the spread, so what is computed here is on the safe side. Above p of about 0.8 the stationary
+percentiles are an upper bound that a short run never reaches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pdplan.serving.prefill import TargetPairs
-
-__all__ = ["DecodePoint", "batch_grid", "decode_capacity", "decode_point", "normal_cdf", "operating_batch", "tpot_tail"]
+__all__ = [
+    "DecodeCapacity", "DecodeState", "decode_capacity_req_per_s", "decode_state", "life_factor", "negbin_quantile",
+    "tpot_mean_s", "tpot_quantile_s",
+]
 
 Floats = NDArray[np.float64]
-ADMISSION_Z = 2.326
-"""Sequences in flight stay below the largest batch with 99 % chance."""
-MAX_LOAD_FRAC = 0.85
-"""Largest share of arrivals' growth pressure (p of the negative binomial): beyond it relaxation takes minutes and the
-formula overstates the tail (checked by simulation)."""
+_BISECTIONS = 40
+ADMISSION_WAIT_PROBABILITY = 0.01
+"""Share of requests that may find the batch full; they wait, all others do not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodePoint:
-    """State of one decode replica; arrays (..., C), `tpot_sd_s` (K, ..., C)."""
+def negbin_quantile(q: ArrayLike, mean: ArrayLike, variance: ArrayLike) -> Floats:
+    """Quantile of a negative binomial (Poisson where variance = mean), as a real number.
 
-    rate_req_per_s: Floats
-    in_flight_mean: Floats
-    in_flight_sd: Floats
-    load_frac: Floats
-    """p of the negative binomial."""
-    step_s: Floats
-    tpot_mean_s: Floats
-    tpot_sd_s: Floats
-    """By output length: a short answer sees less averaging."""
-
-
-def normal_cdf(z: ArrayLike) -> Floats:
-    """Standard normal distribution function."""
-    from scipy.special import ndtr
-
-    result: Floats = np.asarray(ndtr(np.asarray(z, dtype=np.float64)))
-    return result
-
-
-def life_average(x: ArrayLike) -> Floats:
-    """Variance left after averaging a process of relaxation time 1 over a stretch x: 2 (x - 1 + e^-x) / x^2.
-
-    Examples
-    --------
-    >>> round(float(life_average(0.48872)), 4)
-    0.8552
+    Cornish-Fisher expansion with the exact skewness and kurtosis: within half a request of the exact quantile for means
+    above one, and it costs no special function.
     """
-    x = np.maximum(np.asarray(x, dtype=np.float64), 1e-3)
-    result: Floats = 2 * (x + np.expm1(-x)) / x**2
-    return result
+    m = np.maximum(np.asarray(mean, dtype=np.float64), 1e-12)
+    v = np.maximum(np.asarray(variance, dtype=np.float64), m)
+    levels = np.asarray(q, dtype=np.float64)
+    normal = NormalDist()
+    z = np.array([normal.inv_cdf(float(x)) for x in levels.ravel()]).reshape(levels.shape)
+    # In terms of p = 1 - m/v and r = m (1-p)/p: skewness (1+p)/sqrt(r p), excess kurtosis 6/r + (1-p)^2/(p r).
+    skew = (2 * v - m) / (m * np.sqrt(v))
+    kurtosis = 6 * (v - m) / m**2 + 1 / v
+    w = z + (z**2 - 1) * skew / 6 + (z**3 - 3 * z) * kurtosis / 24 - (2 * z**3 - 5 * z) * skew**2 / 36
+    # The expansion turns over far out at tiny means; the median is the least an upper quantile can be.
+    out: Floats = np.maximum(m + np.sqrt(v) * np.where(z > 0, np.maximum(w, -skew / 6), w), 0.0)
+    return out
 
 
-def decode_point(
-    batch: ArrayLike, step_s: ArrayLike, slope_s: ArrayLike, output_tokens: Floats, weight: Floats,
+def life_factor(base_s: ArrayLike, step_s: ArrayLike) -> Floats:
+    """Variance of a request's own average step time over that of one step (section 8.3), x = al/t*."""
+    x = np.asarray(base_s, dtype=np.float64) / np.asarray(step_s, dtype=np.float64)
+    x = np.maximum(x, 1e-6)
+    out: Floats = np.where(x < 1e-3, 1 - x / 3, 2 * (x + np.expm1(-x)) / x**2)
+    return out
+
+
+class DecodeState(NamedTuple):
+    """One replica at a rate; every array of shape (..., C)."""
+
+    base_s: Floats
+    """al: step time without load, from the tangent."""
+    slope_s: Floats
+    """be: what one more sequence adds."""
+    fluid_batch: Floats
+    load: Floats
+    """p = rate O be: share of the step time that load causes."""
+    mean_batch: Floats
+    batch_variance: Floats
+    stable: NDArray[np.bool_]
+
+
+def _step_and_slope(batch: Floats, step_time_s: Floats, at: Floats) -> tuple[Floats, Floats]:
+    """Piecewise-linear step time and a smoothed slope at `at` (..., C).
+
+    The slope is interpolated between the mid-points of the pieces so that it has no jumps to trip the search.
+    """
+    pieces = np.diff(step_time_s, axis=0) / np.diff(batch)[:, None]
+    columns = np.arange(step_time_s.shape[1])
+    cell = np.clip(np.searchsorted(batch, at, side="right") - 1, 0, len(batch) - 2)
+    step = step_time_s[cell, columns] + pieces[cell, columns] * (at - batch[cell])
+    middle = (batch[1:] + batch[:-1]) / 2
+    if len(middle) == 1:
+        slope = np.broadcast_to(pieces[0], at.shape)
+    else:
+        left = np.clip(np.searchsorted(middle, at, side="right") - 1, 0, len(middle) - 2)
+        share = np.clip((at - middle[left]) / (middle[left + 1] - middle[left]), 0.0, 1.0)
+        slope = (1 - share) * pieces[left, columns] + share * pieces[left + 1, columns]
+    return step, slope
+
+
+def _checked(batch: ArrayLike, step_time_s: ArrayLike) -> tuple[Floats, Floats]:
+    b, t = np.asarray(batch, dtype=np.float64), np.asarray(step_time_s, dtype=np.float64)
+    if b.ndim != 1 or t.ndim != 2 or len(b) < 2 or t.shape[0] != len(b) or np.any(np.diff(b) <= 0) or np.any(~(t > 0)):
+        raise ValueError(f"batch must be an increasing (M >= 2,) and step_time_s a positive (M, C); got {b.shape}, {t.shape}")
+    return b, t
+
+
+def _at_fluid(b: Floats, t: Floats, steps: Floats, fluid: Floats) -> tuple[Floats, DecodeState]:
+    """Rate that makes `fluid` the fluid point, and the state there."""
+    step, slope = _step_and_slope(b, t, fluid)
+    slope = np.clip(slope, 1e-9 * step / np.maximum(fluid, 1e-9), 0.98 * step / np.maximum(fluid, 1e-9))
+    base = step - slope * fluid
+    rate = fluid / (steps * step)
+    p = slope * fluid / step
+    mean = (base / slope + 1) * p / (1 - p)
+    state = DecodeState(base, slope, fluid, p, mean, mean / (1 - p), np.ones(fluid.shape, dtype=np.bool_))
+    return rate, state
+
+
+def _steps(mean_decode_tokens: ArrayLike, tokens_per_step: ArrayLike) -> Floats:
+    out: Floats = np.asarray(mean_decode_tokens, dtype=np.float64) / np.asarray(tokens_per_step, dtype=np.float64)
+    if np.any(~(out > 0)):
+        raise ValueError("mean_decode_tokens / tokens_per_step must be positive")
+    return out
+
+
+def decode_state(
+    rate_req_per_s: ArrayLike, batch: ArrayLike, step_time_s: ArrayLike, mean_decode_tokens: ArrayLike,
     tokens_per_step: ArrayLike = 1.0,
-) -> DecodePoint:
-    r"""State of a replica whose fluid batch is `batch`.
-
-    .. math:: \lambda = B L / (O\,t(B)),\quad p = \lambda O\,be/L,\quad r = al/be + 1,\quad
-              E[N] = \frac{rp}{1-p},\quad Var[N] = \frac{rp}{(1-p)^2}
+) -> DecodeState:
+    """State of ONE replica that receives `rate_req_per_s`.
 
     Parameters
     ----------
-    batch, step_s, slope_s : array_like, shape (..., C)
-        Fluid batch B, step time there and its derivative by batch (tangent).
-    output_tokens, weight : ndarray, shape (K,)
-    tokens_per_step : array_like, shape (C,)
-        L, above 1 with speculation.
+    rate_req_per_s : array_like, broadcast to (..., C)
+    batch : (M,)
+        Increasing batch sizes at which the step time is known; beyond the last the line goes on.
+    step_time_s : (M, C)
+    mean_decode_tokens : scalar or (C,)
+        Mean output tokens made by decode (output - 1 where prefill makes the first).
+    tokens_per_step : scalar or (C,)
+        Above 1 with speculative decoding.
+
+    Returns
+    -------
+    DecodeState
+        `stable` is False where no batch is large enough to keep up.
     """
-    batch, step = np.asarray(batch, dtype=np.float64), np.asarray(step_s, dtype=np.float64)
-    be = np.maximum(np.asarray(slope_s, dtype=np.float64), 1e-12)
-    al = np.maximum(step - be * batch, 1e-9)
-    mean_output = float(weight @ output_tokens)
-    per_step = np.asarray(tokens_per_step, dtype=np.float64)
-    rate = batch * per_step / (mean_output * step)
-    p = np.clip(rate * mean_output / per_step * be, 1e-12, 1 - 1e-9)
-    r = al / be + 1
-    mean, variance = r * p / (1 - p), r * p / (1 - p) ** 2
-    seen = al + be * (1 + mean)
-    outputs = output_tokens.reshape((-1,) + (1,) * seen.ndim)
-    # Relaxation time of the number in flight: a life over 1 - p, shortened as the note's 8.3 has it (al / t*).
-    stretch = outputs / mean_output * al / seen
-    sd = be * np.sqrt(variance) * np.sqrt(life_average(stretch)) / per_step
-    return DecodePoint(
-        rate_req_per_s=rate, in_flight_mean=mean, in_flight_sd=np.sqrt(variance), load_frac=p, step_s=seen,
-        tpot_mean_s=seen / per_step, tpot_sd_s=sd,
-    )
-
-
-def tpot_tail(limit_s: ArrayLike, point: DecodePoint, weight: Floats) -> Floats:
-    """P(TPOT > limit) over requests of all output lengths, shape (..., C)."""
-    z = (np.asarray(limit_s) - point.tpot_mean_s) / np.maximum(point.tpot_sd_s, 1e-12)
-    result: Floats = 1 - np.tensordot(weight, normal_cdf(z), axes=(0, 0))
-    return result
-
-
-def batch_grid(max_batch: Floats, points: int = 40) -> Floats:
-    """Geometric grid of batches from 0.05 to the largest, shape (points, C)."""
-    top = np.maximum(max_batch, 0.1)
-    return np.asarray(np.geomspace(0.05, top, points), dtype=np.float64)
-
-
-def _meets(
-    point: DecodePoint, max_batch: Floats, weight: Floats, targets: TargetPairs
-) -> NDArray[np.bool_]:
-    good = (point.in_flight_mean + ADMISSION_Z * point.in_flight_sd <= np.maximum(max_batch, 1.0)) | (
-        point.in_flight_mean + point.in_flight_sd**2 < 0.05
-    )
-    good &= (point.load_frac <= MAX_LOAD_FRAC) & (max_batch >= 1.0)
-    for percentile, limit in targets:
-        if percentile is None:
-            good &= point.tpot_mean_s <= limit
-        else:
-            good &= tpot_tail(limit, point, weight) <= 1 - percentile / 100 + 1e-12
-    return good
-
-
-def decode_capacity(
-    step: Callable[[Floats], Floats], max_batch: Floats, output_tokens: Floats, weight: Floats, targets: TargetPairs,
-    tokens_per_step: ArrayLike = 1.0,
-) -> Floats:
-    """Largest rate per replica, shape (C,), at which every TPOT target and the admission limit hold; 0 where none does.
-
-    Parameters
-    ----------
-    step : callable
-        Batch (M, C) -> step time (M, C). [s]
-    max_batch : ndarray, shape (C,)
-        Resident sequences the memory and the engine admit.
-    """
-    grid = batch_grid(max_batch)
-    for _ in range(2):
-        here = np.maximum(grid, 1.0)  # a step with less than one sequence is the step with one
-        times = step(here)
-        slopes = (step(here * 1.05 + 0.5) - times) / (here * 0.05 + 0.5)
-        point = decode_point(grid, times, slopes, output_tokens, weight, tokens_per_step)
-        good = np.logical_and.accumulate(_meets(point, max_batch, weight, targets), axis=0)
-        count = good.sum(axis=0)
-        last = np.maximum(count - 1, 0)
-        columns = np.arange(grid.shape[1])
-        rate = np.where(count > 0, point.rate_req_per_s[last, columns], 0.0)
-        low = np.where(count > 0, grid[last, columns], grid[0])
-        high = grid[np.minimum(count, len(grid) - 1), columns]
-        grid = np.linspace(low, np.maximum(high, low * 1.0001), 12)
-    return np.asarray(rate, dtype=np.float64)
-
-
-def operating_batch(
-    step: Callable[[Floats], Floats], rate: Floats, mean_output_tokens: float, tokens_per_step: ArrayLike = 1.0,
-    *, largest: float = 1e6,
-) -> Floats:
-    """Fluid batch of a replica at `rate`: the root of B = rate O t(B) / L, by bisection; `largest` if there is none."""
-    low, high = np.zeros(np.shape(rate)), np.full(np.shape(rate), largest)
+    b, t = _checked(batch, step_time_s)
+    steps = _steps(mean_decode_tokens, tokens_per_step)
+    rate = np.broadcast_to(np.asarray(rate_req_per_s, dtype=np.float64), np.broadcast_shapes(np.shape(rate_req_per_s), t.shape[1:]))
+    low, high = np.zeros(rate.shape), np.full(rate.shape, 1e6)
     for _ in range(60):
         middle = (low + high) / 2
-        need = rate * mean_output_tokens / np.asarray(tokens_per_step) * step(np.maximum(middle, 1.0))
-        low, high = np.where(need > middle, middle, low), np.where(need > middle, high, middle)
-    return np.asarray((low + high) / 2, dtype=np.float64)
+        behind = middle < rate * steps * _step_and_slope(b, t, middle)[0]
+        low, high = np.where(behind, middle, low), np.where(behind, high, middle)
+    _, state = _at_fluid(b, t, steps, high)
+    return state._replace(stable=high < 0.999e6)
+
+
+def tpot_mean_s(state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:
+    """Mean time per output token: an arrival sees N others (PASTA), so t(N + 1) on average."""
+    out: Floats = (state.base_s + state.slope_s * (1 + state.mean_batch)) / np.asarray(tokens_per_step)
+    return np.where(state.stable, out, np.inf)
+
+
+def tpot_quantile_s(q: float, state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:
+    """q-quantile over requests of the time per output token, averaged over each request's life (section 8.3)."""
+    level = negbin_quantile(q, state.mean_batch, state.batch_variance)
+    typical = state.base_s + state.slope_s * (1 + state.mean_batch)
+    spread = state.slope_s * (level - state.mean_batch) * np.sqrt(life_factor(state.base_s, typical))
+    out: Floats = (typical + spread) / np.asarray(tokens_per_step)
+    return np.where(state.stable, out, np.inf)
+
+
+class DecodeCapacity(NamedTuple):
+    """Of one replica; arrays (C,)."""
+
+    rate_req_per_s: Floats
+    batch: Floats
+    """Mean sequences in flight at that rate."""
+    utilisation: Floats
+    """Rate over the rate at which the largest batch is just full."""
+    limited_by_memory: NDArray[np.bool_]
+
+
+def decode_capacity_req_per_s(
+    batch: ArrayLike, step_time_s: ArrayLike, mean_decode_tokens: ArrayLike, targets: Sequence[tuple[float, float]],
+    max_batch: ArrayLike, *, tokens_per_step: ArrayLike = 1.0, staging_s: ArrayLike = 0.0,
+    admission_wait_probability: float = ADMISSION_WAIT_PROBABILITY, max_load: float = 0.95,
+) -> DecodeCapacity:
+    """Largest rate at which one replica meets every TPOT target and its KV memory suffices.
+
+    Parameters
+    ----------
+    batch, step_time_s, mean_decode_tokens, tokens_per_step
+        As in :func:`decode_state`.
+    targets : sequence of (q, limit_s)
+        P(TPOT <= limit) >= q for each.
+    max_batch : (C,)
+        Sequences whose KV fits (or the engine's admission limit).
+    staging_s : scalar or (C,)
+        Time a request's KV is held while in transfer: rate x staging_s sequences occupy memory beside the batch.
+    admission_wait_probability : float
+        P(in flight + in transfer >= max_batch) allowed.
+    max_load : float
+        Largest p admitted; beyond it the stationary state is never reached.
+    """
+    b, t = _checked(batch, step_time_s)
+    steps = np.broadcast_to(_steps(mean_decode_tokens, tokens_per_step), t.shape[1:])
+    most = np.broadcast_to(np.asarray(max_batch, dtype=np.float64), t.shape[1:])
+    staging = np.asarray(staging_s, dtype=np.float64)
+    for q, limit in targets:
+        if not (0 < q < 1 and limit > 0):
+            raise ValueError(f"target (q={q!r}, limit={limit!r} s): 0 < q < 1 and a positive limit are accepted")
+
+    def memory_fits(rate: Floats, state: DecodeState) -> NDArray[np.bool_]:
+        held = rate * staging
+        need = negbin_quantile(1 - admission_wait_probability, state.mean_batch + held, state.batch_variance + held)
+        return np.asarray(need <= most, dtype=np.bool_)
+
+    def met(fluid: Floats) -> NDArray[np.bool_]:
+        rate, state = _at_fluid(b, t, steps, fluid)
+        ok = memory_fits(rate, state) & (state.load <= max_load)
+        for q, limit in targets:
+            ok &= tpot_quantile_s(q, state, tokens_per_step) <= limit
+        return ok
+
+    # The fluid point is the search variable: the rate follows from it without another inner search.
+    low, high = np.zeros(most.shape), np.maximum(most, 1e-9)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        good = met(middle)
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    rate, state = _at_fluid(b, t, steps, np.maximum(low, 1e-9))
+    none = low < 1e-6
+    full_step = _step_and_slope(b, t, np.maximum(most, 1e-9))[0]
+    saturated = most / (steps * full_step)
+    next_rate, next_state = _at_fluid(b, t, steps, np.maximum(high, 1e-9) * (1 + 1e-6))
+    return DecodeCapacity(
+        np.where(none, 0.0, rate), np.where(none, 0.0, state.mean_batch),
+        np.where(none, 0.0, rate / np.maximum(saturated, 1e-300)), ~memory_fits(next_rate, next_state),
+    )
