@@ -97,7 +97,7 @@ def parameters(catalog: Catalog) -> str:
     text = (
         "Total parameters are within 1 % of the publisher's figure and active parameters within 2 %, or the last "
         "column says why not. Publishers mean different things by active parameters; a model file names what its "
-        "means:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, meaning in CONVENTIONS.items())
+        "publisher means:\n\n" + "\n".join(f"- `{name}`: {meaning}" for name, meaning in CONVENTIONS.items())
     )
     return f"# Parameter counts\n\n{WRITTEN}\n{text}\n\n{markdown(headers, rows)}"
 
