@@ -131,7 +131,9 @@ def decode_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, batch_cap: 
     longest = mean_context(scenario) + 0.5 * float(mix.mean(mix.output_tokens))
     capacity = fleet.latency.max_batch(layouts, longest)
     outputs = np.maximum(mix.output_tokens - 1, 0.5)
-    life = float(mix.weight @ outputs) * 0.02 + staging_s
+    # A life at the slowest pace the targets allow gives the smallest share of staging that is safe to assume.
+    pace_s = min((target.limit_s for target in scenario.tpot_targets()), default=0.05)
+    life = float(mix.weight @ outputs) * pace_s + staging_s
     points, weight = _marginal(outputs, mix.weight)
     return DecodeModel(
         latency=fleet.latency, layouts=layouts, context_tokens=mean_context(scenario), output_tokens=points, weight=weight,
