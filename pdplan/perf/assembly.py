@@ -222,6 +222,9 @@ def assemble(
             else:
                 exchange_decode += cost
     halves = sum(count for count, _ in mixers) + sum(count for count, _ in ffns)
+    # plain attention and dense feed-forward halves launch fewer small kernels than latent attention and routing
+    launches = sum(n * (1.0 if m.type in ("mla", "dsv4") else general["gqa_latency_factor"]) for n, m in mixers)
+    launches += sum(n * (1.0 if f.experts else general["dense_latency_factor"]) for n, f in ffns)
     return Assembly(
         hardware=hw,
         layouts=layouts,
@@ -230,7 +233,9 @@ def assemble(
         dense=tuple(dense),
         routed=tuple(routed),
         beside_experts=tuple(beside),
-        elementwise=elementwise(hw, model.hidden, general["elementwise_passes"]).times(halves / 2),
+        elementwise=elementwise(
+            hw, model.hidden, general["elementwise_passes"], launches / max(halves, 1.0)
+        ).times(halves / 2),
         tp_reduce=all_reduce(hw, model.hidden * ACTIVATION_BYTES, tp),
         tp_reduces=np.where(tp > 1, tp_reduces, 0.0),
         group_reduce=all_reduce(hw, model.hidden * ACTIVATION_BYTES, stage),

@@ -40,6 +40,8 @@ GENERAL: Mapping[str, float] = {
     "queue_weight": 1.0253,
     "prefill_interleave": 0.8478,
     "a2a_latency_floor_us": 30.0,
+    "dense_latency_factor": 1.0,
+    "gqa_latency_factor": 1.0,
     "memory_usable_frac": 0.94,
     "memory_reserve_bytes": 3.0e9,
 }
@@ -55,6 +57,8 @@ ENGINE_DEFAULTS: Mapping[str, float] = {
     "poll_interval_steps": 0.0,
     "draft_acceptance_frac": 0.7,
     "eager_layer_latency_us": 0.0,
+    "launch_factor": 1.0,
+    "collective_latency_factor": 1.0,
 }
 """What an engine file may leave out: nominal values, and 0 for behaviour most engines lack."""
 
@@ -97,7 +101,14 @@ def native_precision(machine: Machine, precision: str) -> str:
     return "bf16"
 
 
-def hardware_of(machines: Sequence[Machine], index: NDArray[np.int64], overrides: Mapping[str, float]) -> Hardware:
+def hardware_of(
+    machines: Sequence[Machine],
+    index: NDArray[np.int64],
+    overrides: Mapping[str, float],
+    *,
+    launch_factor: float = 1.0,
+    collective_latency_factor: float = 1.0,
+) -> Hardware:
     """Gather the numbers of each candidate's machine.
 
     Parameters
@@ -108,13 +119,18 @@ def hardware_of(machines: Sequence[Machine], index: NDArray[np.int64], overrides
         Machine of each candidate.
     overrides : mapping
         Family constants by name that replace the catalog's.
+    launch_factor, collective_latency_factor : float
+        The engine's fixed latencies of kernels and of all-reduces over the family's.
     """
 
     def gather(values: list[float]) -> Floats:
         return np.asarray(values, dtype=np.float64)[index]
 
     def constant(machine: Machine, name: str) -> float:
-        return in_si(name, overrides.get(name, machine.family.constants[name]))
+        value = in_si(name, overrides.get(name, machine.family.constants[name]))
+        if name == "all_reduce_latency_us":
+            return value * collective_latency_factor
+        return value * launch_factor if "latency" in name else value
 
     names = [name for machine in machines[:1] for name in machine.family.constants]
     peaks, eff, moe, moe_latency = {}, {}, {}, {}

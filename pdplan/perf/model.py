@@ -89,7 +89,13 @@ class LatencyModel:
                 return kept
         built = assemble(
             self.model,
-            hardware_of(self.machines, layouts.machine, self._family_overrides),
+            hardware_of(
+                self.machines,
+                layouts.machine,
+                self._family_overrides,
+                launch_factor=self.engine_constants["launch_factor"],
+                collective_latency_factor=self.engine_constants["collective_latency_factor"],
+            ),
             layouts,
             self.precision,
             self.engine_constants,

@@ -194,10 +194,14 @@ def grouped_gemm(
     )
 
 
-def elementwise(hw: Hardware, hidden: float, passes: float) -> RowCost:
-    """Norms, residuals, rotary embedding, routing and quantisation launches of one layer (2.7)."""
+def elementwise(hw: Hardware, hidden: float, passes: float, launches: float = 1.0) -> RowCost:
+    """Norms, residuals, rotary embedding, routing and quantisation of one layer (2.7).
+
+    `launches` is the launch time over that of a layer with latent attention and experts.
+    """
     c = hw.constant
-    return RowCost(c["elementwise_latency_us"], hidden * 2 * passes / (c["activation_efficiency"] * hw.hbm_bandwidth))
+    return RowCost(
+        launches * c["elementwise_latency_us"], hidden * 2 * passes / (c["activation_efficiency"] * hw.hbm_bandwidth))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,14 @@ from pdplan.perf.layout import Layouts
 from pdplan.perf.model import LatencyModel
 from pdplan.perf.transfer import kv_transfer_s
 
-__all__ = ["BOTTLENECKS", "SATURATED_UTILISATION", "ClosedLoopResult", "PrefillPool", "closed_loop"]
+__all__ = [
+    "BOTTLENECKS",
+    "SATURATED_UTILISATION",
+    "ClosedLoopResult",
+    "PrefillPool",
+    "closed_loop",
+    "prefill_waiting",
+]
 
 Floats = NDArray[np.float64]
 
@@ -72,6 +79,26 @@ def _queue_wait(service: Floats, rho: Floats, servers: Floats) -> Floats:
     """Mean wait at `servers` parallel servers of deterministic-like service (Sakasegawa's approximation of M/G/c)."""
     result: Floats = service * rho ** np.sqrt(2 * (servers + 1)) / (2 * servers * (1 - rho))
     return result
+
+
+def prefill_waiting(
+    rate: Floats,
+    alone: Floats,
+    full: Floats,
+    per_pass: Floats,
+    capacity: Floats,
+    replicas: Floats,
+    ranks: Floats,
+    *,
+    colocated: bool,
+) -> tuple[Floats, Floats]:
+    """Mean time of a request's own prefill pass, and its wait before that pass, in seconds (section 5, step 4)."""
+    rho = np.minimum(rate / capacity, _HIGHEST_UTILISATION)
+    service = alone + (full - alone) * rho
+    if colocated:
+        busy = np.minimum(rho, 0.97)
+        return service, service / per_pass * busy / (2 * (1 - busy))
+    return service, _queue_wait(service, rho, np.maximum(replicas * ranks, 1.0))
 
 
 def closed_loop(
@@ -179,12 +206,9 @@ def closed_loop(
             share = stolen(rate)
         tpot = step / (1 - share) / per_step
         rho = np.minimum(rate / capacity, _HIGHEST_UTILISATION)
-        service = alone + (full - alone) * rho
-        if colocated:
-            busy = np.minimum(rho, 0.97)
-            wait = service / per_pass * busy / (2 * (1 - busy))
-        else:
-            wait = _queue_wait(service, rho, np.maximum(n_p * ranks * pool.layouts.pp, 1.0))
+        service, wait = prefill_waiting(
+            rate, alone, full, per_pass, capacity, n_p * pool.layouts.pp, ranks, colocated=colocated
+        )
         ttft = service + wait * general["queue_weight"] + transfer + engine["request_overhead_ms"]
         ttft = ttft + np.where(users > 1, first_steps * step, 0.0)
         return rate, ttft, tpot, rho, share
