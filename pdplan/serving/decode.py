@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "DecodeCapacity", "DecodeState", "decode_capacity_req_per_s", "decode_state", "life_factor", "negbin_quantile",
-    "tpot_mean_s", "tpot_quantile_s",
+    "tpot_at_batch_s",    "tpot_mean_s", "tpot_quantile_s",
 ]
 
 Floats = NDArray[np.float64]
@@ -159,7 +159,11 @@ def tpot_mean_s(state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:
 
 def tpot_quantile_s(q: float, state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:
     """q-quantile over requests of the time per output token, averaged over each request's life (section 8.3)."""
-    level = negbin_quantile(q, state.mean_batch, state.batch_variance)
+    return tpot_at_batch_s(negbin_quantile(q, state.mean_batch, state.batch_variance), state, tokens_per_step)
+
+
+def tpot_at_batch_s(level: Floats, state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:
+    """TPOT of a request whose arrival finds `level` sequences, (..., C), averaged over its life."""
     typical = state.base_s + state.slope_s * (1 + state.mean_batch)
     spread = state.slope_s * (level - state.mean_batch) * np.sqrt(life_factor(state.base_s, typical))
     out: Floats = (typical + spread) / np.asarray(tokens_per_step)

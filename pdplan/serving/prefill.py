@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
     "MAX_UTILISATION", "BatchedPrefill", "PrefillWait", "batched_prefill", "erlang_c", "prefill_capacity_req_per_s",
-    "prefill_wait", "ttft_mean_s", "ttft_quantile_s", "ttft_tail",
+    "prefill_utilisation", "prefill_wait", "ttft_mean_s", "ttft_quantile_s", "ttft_tail",
 ]
 
 Floats = NDArray[np.float64]
@@ -164,6 +164,15 @@ def _grid(rate: ArrayLike, replicas: ArrayLike, candidates: int) -> tuple[Floats
     return np.broadcast_to(r, shape), np.broadcast_to(n, shape)
 
 
+def prefill_utilisation(
+    rate_req_per_s: ArrayLike, replicas: ArrayLike, service_s: ArrayLike, weight: ArrayLike, *,
+    slots: ArrayLike = 1, service_full_s: ArrayLike | None = None,
+) -> Floats:
+    """Busy share of the pool's servers, (..., C); at or above 1 the queue grows without end. See :func:`ttft_tail`."""
+    pool = _pool(service_s, weight, slots, service_full_s, 1.0)
+    return _utilisation(pool, *_grid(rate_req_per_s, replicas, pool.single.shape[1]))
+
+
 def ttft_tail(
     t_s: ArrayLike, rate_req_per_s: ArrayLike, replicas: ArrayLike, service_s: ArrayLike, weight: ArrayLike, *,
     slots: ArrayLike = 1, service_full_s: ArrayLike | None = None, arrival_cv2: float = 1.0,
@@ -195,21 +204,25 @@ def ttft_tail(
 
 def ttft_mean_s(
     rate_req_per_s: ArrayLike, replicas: ArrayLike, service_s: ArrayLike, weight: ArrayLike, *,
-    slots: ArrayLike = 1, service_full_s: ArrayLike | None = None, arrival_cv2: float = 1.0,
+    extra_s: ArrayLike = 0.0, slots: ArrayLike = 1, service_full_s: ArrayLike | None = None, arrival_cv2: float = 1.0,
 ) -> Floats:
-    """Mean of wait + service, (..., C); parameters as in :func:`ttft_tail`."""
+    """Mean of wait + service + extra, (..., C); parameters as in :func:`prefill_capacity_req_per_s`."""
     pool = _pool(service_s, weight, slots, service_full_s, arrival_cv2)
     rate, n = _grid(rate_req_per_s, replicas, pool.single.shape[1])
     _, mean, wait, busy = _state(pool, rate, n)
-    out: Floats = np.where(wait.utilisation < 1, wait.mean_wait_s + mean * (1 + busy / 2), np.inf)
+    extra = pool.weight @ np.broadcast_to(np.asarray(extra_s, dtype=np.float64), pool.single.shape)
+    out: Floats = np.where(wait.utilisation < 1, wait.mean_wait_s + mean * (1 + busy / 2) + extra, np.inf)
     return out
 
 
 def ttft_quantile_s(
     q: float, rate_req_per_s: ArrayLike, replicas: ArrayLike, service_s: ArrayLike, weight: ArrayLike, *,
-    slots: ArrayLike = 1, service_full_s: ArrayLike | None = None, arrival_cv2: float = 1.0,
+    extra_s: ArrayLike = 0.0, slots: ArrayLike = 1, service_full_s: ArrayLike | None = None, arrival_cv2: float = 1.0,
 ) -> Floats:
-    """q-quantile of wait + service, (..., C); infinite where the pool is unstable. See :func:`ttft_tail`."""
+    """q-quantile of wait + service + extra, (..., C); infinite where the pool is unstable.
+
+    `extra_s` (scalar, (C,) or (K, C)) is each request's latency after its pass; the rest as in :func:`ttft_tail`.
+    """
     if not 0 < q < 1:
         raise ValueError(f"q is {q!r}; a fraction strictly between 0 and 1 is accepted")
     pool = _pool(service_s, weight, slots, service_full_s, arrival_cv2)
@@ -218,10 +231,12 @@ def ttft_quantile_s(
     stable = wait.utilisation < 1
     # The slowest service plus the wait's own quantile plus a whole gate bounds the sum's quantile from above.
     low = np.zeros(rate.shape)
-    high = service.max(axis=0) + mean + np.where(stable, wait.theta_s, 0.0) * -math.log1p(-q)
+    extra = np.broadcast_to(np.asarray(extra_s, dtype=np.float64), pool.single.shape)
+    extra = extra.reshape(extra.shape[0], *([1] * (rate.ndim - 1)), extra.shape[1])
+    high = (service + extra).max(axis=0) + mean + np.where(stable, wait.theta_s, 0.0) * -math.log1p(-q)
     for _ in range(45):
         middle = (low + high) / 2
-        late = _tail(pool, middle, rate, n) > 1 - q
+        late = _tail(pool, middle - extra, rate, n) > 1 - q
         low, high = np.where(late, middle, low), np.where(late, high, middle)
     return np.where(stable, high, np.inf)
 
