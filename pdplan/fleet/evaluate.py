@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from pdplan.fleet.candidates import Fleet
 from pdplan.fleet.plan import MemoryBudget, Stats
-from pdplan.fleet.pools import colocated_coefficients, decode_model, link_between, mean_context, prefill_model
+from pdplan.fleet.pools import BATCH_GRID, colocated_model, decode_model, link_between, mean_context, prefill_model
 from pdplan.perf.layout import Layouts
 from pdplan.scenario.resolve import Scenario
-from pdplan.serving.colocated import ColocatedPoint, colocated_point
-from pdplan.serving.decode import DecodePoint, decode_point, normal_cdf, operating_batch
-from pdplan.serving.prefill import prefill_wait, ttft_mean_s, ttft_tail
+from pdplan.serving import colocated, decode, prefill
 
-__all__ = ["Evaluation", "PoolSpec", "PoolState", "evaluate", "layouts_of"]
+__all__ = ["Evaluation", "PoolSpec", "PoolState", "colocated_extra_s", "evaluate", "layouts_of"]
 
 Floats = NDArray[np.float64]
 Tail = Callable[[float], float]
@@ -52,14 +50,15 @@ class PoolState:
     flop_frac: float
     hbm_frac: float
     memory: MemoryBudget
-    ttft_tail: Tail | None
-    ttft_mean_s: float
-    tpot_tail: Tail | None
-    tpot_mean_s: float
-    transfer_mean_s: float
-    kv_bytes_per_request: float
-    prefill_work_frac: float
-    """Share of the time spent on prompts (colocated)."""
+    ttft_tail: Tail | None = None
+    ttft_mean_s: float = 0.0
+    tpot_tail: Tail | None = None
+    tpot_mean_s: float = 0.0
+    transfer_mean_s: float = 0.0
+    kv_bytes_per_request: float = 0.0
+    prefill_work_frac: float = 0.0
+    """Share of the time spent on prompts."""
+    stable: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,117 +97,115 @@ def _memory(fleet: Fleet, layouts: Layouts, sequences: float, context: float, st
     )
 
 
-def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> tuple[PoolState, DecodePoint]:
+def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState:
     layouts = layouts_of(fleet, spec)
     model = decode_model(scenario, fleet, layouts, spec.batch_cap)
-    rate = np.array([spec.rate_req_per_s / spec.replicas])
-    outputs = float(model.weight @ model.output_tokens)
-    batch = operating_batch(model.step_s, rate, outputs, model.tokens_per_step)
-    here = np.maximum(batch, 1.0)
-    step = model.step_s(here)
-    slope = (model.step_s(here * 1.05 + 0.5) - step) / (here * 0.05 + 0.5)
-    point = decode_point(batch, step, slope, model.output_tokens, model.weight, model.tokens_per_step)
-    busy = min(_scalar(batch), 1.0)
-    use = fleet.latency.decode_resources(layouts, here, model.context_tokens)
+    state = decode.decode_state(
+        np.array([spec.rate_req_per_s / spec.replicas]), BATCH_GRID, model.step_s, model.mean_tokens, model.tokens_per_step
+    )
+    per_step = model.tokens_per_step
+    typical = state.base_s + state.slope_s * (1 + state.mean_batch)
+    average = np.sqrt(decode.life_factor(state.base_s, typical))
 
     def tail(limit: float) -> float:
-        z = (limit - point.tpot_mean_s) / np.maximum(point.tpot_sd_s, 1e-12)
-        return _scalar(1 - np.tensordot(model.weight, normal_cdf(z), axes=(0, 0)))
+        # The batch that a request would have to average for this limit, against the negative binomial.
+        if not bool(state.stable[0]):
+            return 1.0
+        level = state.mean_batch + (limit * per_step - typical) / np.maximum(state.slope_s * average, 1e-15)
+        return _scalar(_negbin_tail(level, state.mean_batch, state.batch_variance))
 
-    in_flight = _scalar(point.in_flight_mean)
-    biggest = _scalar(model.max_batch)
+    batch = _scalar(state.mean_batch)
+    here = np.maximum(state.mean_batch, 1.0)
+    use = fleet.latency.decode_resources(layouts, here, model.context_tokens)
+    step = fleet.latency.decode_step_s(layouts, here, model.context_tokens)
+    busy, biggest = min(batch, 1.0), _scalar(model.max_batch)
+    staged = spec.rate_req_per_s / spec.replicas * model.staging_s
     return PoolState(
-        utilization_frac=in_flight / max(biggest, 1.0), batch_mean=in_flight, max_batch=int(min(biggest, 1e9)),
-        service_mean_s=_scalar(point.step_s), flop_frac=busy * _scalar(use.flop_s / step),
-        hbm_frac=busy * _scalar(use.hbm_s / step),
-        memory=_memory(fleet, layouts, in_flight, model.context_tokens, spec.rate_req_per_s / spec.replicas * 0.1),
-        ttft_tail=None, ttft_mean_s=0.0, tpot_tail=tail, tpot_mean_s=_scalar(point.tpot_mean_s), transfer_mean_s=0.0,
-        kv_bytes_per_request=0.0, prefill_work_frac=0.0,
-    ), point
+        utilization_frac=batch / max(biggest, 1.0), batch_mean=batch, max_batch=int(min(biggest, 1e9)),
+        service_mean_s=_scalar(typical), flop_frac=busy * _scalar(use.flop_s / step), hbm_frac=busy * _scalar(use.hbm_s / step),
+        memory=_memory(fleet, layouts, batch, model.context_tokens, staged), tpot_tail=tail,
+        tpot_mean_s=_scalar(decode.tpot_mean_s(state, per_step)), stable=bool(state.stable[0]),
+    )
+
+
+def _negbin_tail(level: Floats, mean: Floats, variance: Floats) -> Floats:
+    """P(N > level) of the negative binomial, level a real number: the inverse of its quantile, by bisection."""
+    low, high = np.full(level.shape, 1e-6), np.full(level.shape, 1 - 1e-6)
+    for _ in range(40):
+        middle = (low + high) / 2
+        above = decode.negbin_quantile(middle, mean, variance) > level
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return 1 - low
 
 
 def _prefill_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec, first_step_s: float) -> PoolState:
-    layouts = layouts_of(fleet, spec)
+    layouts, mix = layouts_of(fleet, spec), scenario.mix
     same = spec.site == spec.destination_site
     link = None if same else link_between(scenario, spec.site, spec.destination_site)
     model = prefill_model(scenario, fleet, layouts, link, same_site=same)
-    mix, servers = scenario.mix, model.servers_per_replica * spec.replicas
-    mean = np.tensordot(mix.weight, model.service_s, axes=(0, 0))
-    cv2 = np.tensordot(mix.weight, model.service_s**2, axes=(0, 0)) / mean**2 - 1
-    waits, theta = prefill_wait(spec.rate_req_per_s, servers, mean, np.maximum(cv2, 0), scenario.arrival_cv2)
-    steps = fleet.latency.engine_constants
-    extra = model.extra_s + (steps["first_token_steps"] + steps["poll_interval_steps"] / 2) * first_step_s
-    rho = _scalar(spec.rate_req_per_s * mean / servers)
-    new = mix.new_tokens[:, None]
-    use = fleet.latency.prefill_resources(layouts, new, mix.cached_tokens[:, None], layouts.attention_dp)
-    passes = np.tensordot(mix.weight, model.service_s, axes=(0, 0)) * layouts.pp
+    engine = fleet.latency.engine_constants
+    extra = model.extra_s + (engine["first_token_steps"] + engine["poll_interval_steps"] / 2) * first_step_s
+    load = (np.array([spec.rate_req_per_s]), np.array([spec.replicas]), model.single_s, mix.weight)
+    kinds = {"slots": model.slots, "service_full_s": model.full_s, "arrival_cv2": scenario.arrival_cv2}
 
     def tail(limit: float) -> float:
-        return _scalar(ttft_tail(np.array([limit]), waits, theta, model.service_s, mix.weight, extra))
+        return _scalar(prefill.ttft_tail(limit - extra, *load, **kinds))
 
+    full = float(mix.weight @ model.full_s[:, 0])
+    slots = float(model.slots[0])
+    rho = spec.rate_req_per_s * full / (spec.replicas * slots)
+    new = mix.new_tokens[:, None]
+    use = fleet.latency.prefill_resources(layouts, new, mix.cached_tokens[:, None], layouts.attention_dp)
+    passes = full * float(layouts.pp[0])
     longest = float(mix.input_tokens.max())
-    sequences = float(layouts.attention_dp[0]) * (1.0 + rho)
+    held = min(slots * (1.0 + rho), _scalar(fleet.latency.max_batch(layouts, longest)))
     return PoolState(
-        utilization_frac=rho, batch_mean=rho * float(layouts.attention_dp[0]),
-        max_batch=int(layouts.attention_dp[0]), service_mean_s=_scalar(mean),
-        flop_frac=rho * _scalar(mix.weight @ use.flop_s / passes), hbm_frac=rho * _scalar(mix.weight @ use.hbm_s / passes),
-        memory=_memory(fleet, layouts, min(sequences, _scalar(fleet.latency.max_batch(layouts, longest))), longest, 0.0),
-        ttft_tail=tail, ttft_mean_s=_scalar(ttft_mean_s(waits, theta, model.service_s, mix.weight, extra)), tpot_tail=None,
-        tpot_mean_s=0.0, transfer_mean_s=_scalar(mix.weight @ model.transfer_s),
-        kv_bytes_per_request=_scalar(model.kv_bytes_per_request), prefill_work_frac=1.0,
+        utilization_frac=rho, batch_mean=rho * slots, max_batch=int(slots), service_mean_s=full,
+        flop_frac=rho * _scalar(mix.weight @ use.flop_s) / passes, hbm_frac=rho * _scalar(mix.weight @ use.hbm_s) / passes,
+        memory=_memory(fleet, layouts, held, longest, 0.0), ttft_tail=tail,
+        ttft_mean_s=_scalar(prefill.ttft_mean_s(*load, **kinds)) + float(mix.weight @ extra[:, 0]),
+        transfer_mean_s=float(mix.weight @ model.transfer_s[:, 0]), kv_bytes_per_request=_scalar(model.kv_bytes_per_request),
+        prefill_work_frac=1.0, stable=rho < 1,
     )
 
 
-def colocated_of(
-    scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: Floats, rate: Floats
-) -> tuple[ColocatedPoint, Floats]:
-    """State of colocated replicas at `rate` each, and the fixed part of TTFT (C,)."""
-    mix = scenario.mix
-    point = colocated_point(
-        rate, **colocated_coefficients(scenario, fleet, layouts, chunk), new_tokens=mix.new_tokens,
-        output_tokens=np.maximum(mix.output_tokens - 1, 0.5), weight=mix.weight,
-        tokens_per_step=fleet.latency.tokens_per_step(layouts), arrival_cv2=scenario.arrival_cv2,
-    )
-    steps = fleet.latency.engine_constants
-    first = (steps["first_token_steps"] + steps["poll_interval_steps"] / 2) * point.iteration_decode_s
-    return point, steps["request_overhead_ms"] + first
+def colocated_extra_s(fleet: Fleet, state: colocated.ColocatedState) -> Floats:
+    """Fixed part of a colocated TTFT: overhead and the engine's steps before the first token is returned."""
+    engine = fleet.latency.engine_constants
+    steps = engine["first_token_steps"] + engine["poll_interval_steps"] / 2
+    result: Floats = engine["request_overhead_ms"] + steps * np.where(state.stable, state.iteration_s, 1.0)
+    return result
 
 
 def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState:
     layouts, mix = layouts_of(fleet, spec), scenario.mix
     rate = np.array([spec.rate_req_per_s / spec.replicas])
-    point, extra = colocated_of(scenario, fleet, layouts, np.array([float(spec.token_budget)]), rate)
-    model = decode_model(scenario, fleet, layouts, spec.batch_cap, staging_s=0.0)
-    own = point.own_s + extra + point.tpot_mean_s / 2
+    model = colocated_model(scenario, fleet, layouts, np.array([float(spec.token_budget)]))
+    state = colocated.colocated_state(rate, model)
+    limits = decode_model(scenario, fleet, layouts, spec.batch_cap)
+    extra = _scalar(colocated_extra_s(fleet, state))
 
     def ttft(limit: float) -> float:
-        return _scalar(ttft_tail(np.array([limit]), point.rho, point.wait_theta_s, own, mix.weight))
+        return _scalar(colocated.ttft_tail(np.array([limit - extra]), state, model))
 
     def tpot(limit: float) -> float:
-        z = (limit - point.tpot_mean_s) / np.maximum(point.tpot_sd_s, 1e-12)
-        return _scalar(1 - np.tensordot(mix.weight, normal_cdf(z), axes=(0, 0)))
+        return _scalar(colocated.tpot_tail(np.array([limit]), rate, state, model))
 
-    in_flight = np.maximum(point.in_flight_mean, 1.0)
-    decode_use = fleet.latency.decode_resources(layouts, in_flight, model.context_tokens)
+    stable = bool(state.stable[0])
+    batch = _scalar(state.mean_batch) if stable else 0.0
+    here = np.array([max(batch, 1.0)])
+    decode_use = fleet.latency.decode_resources(layouts, here, limits.context_tokens)
     prefill_use = fleet.latency.prefill_resources(layouts, mix.new_tokens[:, None], mix.cached_tokens[:, None], 1.0)
-    steps_per_s = 1.0 / _scalar(point.tpot_mean_s * model.tokens_per_step)
-    busy = min(_scalar(point.in_flight_mean) + _scalar(point.rho), 1.0)
-
-    def share(decode_s: object, prefill_s: Floats) -> float:
-        return _scalar(decode_s) * steps_per_s * busy + _scalar(mix.weight @ prefill_s) * float(rate[0])
-
-    chunk_work = _scalar(rate * float(mix.mean(mix.new_tokens)) * colocated_coefficients(
-        scenario, fleet, layouts, np.array([float(spec.token_budget)]))["per_token_s"])
+    steps_per_s = 1.0 / _scalar(state.iteration_s) if stable else 0.0
+    busy = min(batch + _scalar(state.prefill_utilisation), 1.0)
+    flop = _scalar(decode_use.flop_s) * steps_per_s * busy + float(mix.weight @ prefill_use.flop_s[:, 0]) * float(rate[0])
     return PoolState(
-        utilization_frac=max(_scalar(point.rho), _scalar(point.in_flight_mean / np.maximum(model.max_batch, 1))),
-        batch_mean=_scalar(point.in_flight_mean), max_batch=int(min(_scalar(model.max_batch), 1e9)),
-        service_mean_s=_scalar(point.tpot_mean_s * model.tokens_per_step),
-        flop_frac=min(share(decode_use.flop_s, prefill_use.flop_s), 1.0),
-        hbm_frac=min(_scalar(decode_use.hbm_s) * steps_per_s * busy, 1.0),
-        memory=_memory(fleet, layouts, _scalar(point.in_flight_mean), mean_context(scenario), 0.0),
-        ttft_tail=ttft, ttft_mean_s=_scalar(mix.weight @ own + point.rho * point.wait_theta_s), tpot_tail=tpot,
-        tpot_mean_s=_scalar(point.tpot_mean_s), transfer_mean_s=0.0, kv_bytes_per_request=0.0,
-        prefill_work_frac=chunk_work,
+        utilization_frac=max(_scalar(state.prefill_utilisation), batch / max(_scalar(limits.max_batch), 1.0)),
+        batch_mean=batch, max_batch=int(min(_scalar(limits.max_batch), 1e9)), service_mean_s=_scalar(state.iteration_s),
+        flop_frac=flop, hbm_frac=_scalar(decode_use.hbm_s) * steps_per_s * busy,
+        memory=_memory(fleet, layouts, batch, mean_context(scenario), 0.0), ttft_tail=ttft,
+        ttft_mean_s=_scalar(colocated.ttft_mean_s(state, model)) + extra, tpot_tail=tpot,
+        tpot_mean_s=_scalar(colocated.tpot_mean_s(state, model)), prefill_work_frac=_scalar(state.prefill_share), stable=stable,
     )
 
 
@@ -240,8 +237,8 @@ def evaluate(scenario: Scenario, fleet: Fleet, specs: Sequence[PoolSpec]) -> Eva
     by_site: dict[str, list[tuple[float, float]]] = {}
     for i, spec in enumerate(specs):
         if spec.role == "decode":
-            states[i], point = _decode_state(scenario, fleet, spec)
-            by_site.setdefault(spec.site, []).append((spec.rate_req_per_s, _scalar(point.step_s)))
+            states[i] = _decode_state(scenario, fleet, spec)
+            by_site.setdefault(spec.site, []).append((spec.rate_req_per_s, states[i].service_mean_s))
         elif spec.role == "colocated":
             states[i] = _colocated_state(scenario, fleet, spec)
     for site, steps in by_site.items():

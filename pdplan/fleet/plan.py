@@ -167,7 +167,7 @@ class SloLine:
     """A target against the prediction, with the 90 % interval of the latency model."""
 
     metric: str
-    percentile: float | None
+    percentile: float
     target: float
     predicted: float
     low_90: float

@@ -15,15 +15,19 @@ from pdplan.fleet.candidates import Fleet
 from pdplan.perf.layout import Layouts
 from pdplan.perf.transfer import kv_transfer_s
 from pdplan.scenario.resolve import Scenario, SiteLink, Target
+from pdplan.serving.colocated import ColocatedModel
 
-__all__ = ["DecodeModel", "PrefillModel", "colocated_coefficients", "decode_model", "link_between", "pairs", "prefill_model"]
+__all__ = [
+    "BATCH_GRID", "DecodeModel", "PrefillModel", "colocated_model", "decode_model", "link_between", "mean_context", "pairs",
+    "prefill_model",
+]
 
 Floats = NDArray[np.float64]
 
 
-def pairs(targets: tuple[Target, ...]) -> list[tuple[float | None, float]]:
-    """Targets as (percentile, limit)."""
-    return [(target.percentile, target.limit_s) for target in targets]
+def pairs(targets: tuple[Target, ...]) -> list[tuple[float, float]]:
+    """Targets as (quantile between 0 and 1, limit in s)."""
+    return [(target.percentile / 100, target.limit_s) for target in targets]
 
 
 def link_between(scenario: Scenario, a: str, b: str) -> SiteLink | None:
@@ -38,14 +42,16 @@ def link_between(scenario: Scenario, a: str, b: str) -> SiteLink | None:
 class PrefillModel:
     """Prefill of the scenario's mix on C layouts, sending to one place."""
 
-    service_s: Floats
-    """Time a server is busy per request, (K, C)."""
+    single_s: Floats
+    """Time the replica is taken by a request alone in its pass, (K, C)."""
+    full_s: Floats
+    """The same with every slot of the pass taken, (K, C)."""
+    slots: NDArray[np.int64]
+    """Requests of one pass: one per attention rank, (C,)."""
     extra_s: Floats
     """After prefill and before the first token is out, without the decode step: overhead, transfer, pipeline, (K, C)."""
     transfer_s: Floats
     """The KV transfer alone, (K, C)."""
-    servers_per_replica: NDArray[np.int64]
-    """Requests served side by side: one per attention rank, (C,)."""
     kv_bytes_per_request: Floats
     """Mean bytes sent, (C,)."""
 
@@ -53,15 +59,15 @@ class PrefillModel:
 def prefill_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, link: SiteLink | None, *, same_site: bool) -> PrefillModel:
     """Service and transfer times of every support point.
 
-    A replica with attention-DP serves one request per rank in a common pass; the pass is taken with every rank busy,
-    which is right under load and pessimistic when idle. With pipeline stages the queue sees the interval between
-    passes, the request the whole pass.
+    A replica with attention-DP serves one request per rank in a common pass. With pipeline stages the queue sees the
+    interval between passes, the request the whole pass.
     """
     latency, mix = fleet.latency, scenario.mix
     new, cached = mix.new_tokens[:, None], mix.cached_tokens[:, None]
-    passes = latency.prefill_pass_s(layouts, new, cached, layouts.attention_dp)
-    interval = latency.prefill_interval_s(layouts, new, cached, layouts.attention_dp)
-    size = latency.kv_transfer_bytes(layouts, new)
+    single = latency.prefill_interval_s(layouts, new, cached, 1.0)
+    full = np.maximum(latency.prefill_interval_s(layouts, new, cached, layouts.attention_dp), single)
+    passes = single * layouts.pp
+    size = np.broadcast_to(latency.kv_transfer_bytes(layouts, new), single.shape)
     path = np.inf
     if not same_site and link is not None:
         path = link.unit_bandwidth_bytes_per_s * link.usable_frac
@@ -73,45 +79,35 @@ def prefill_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, link: Site
     )
     overhead = latency.engine_constants["request_overhead_ms"]
     return PrefillModel(
-        service_s=interval, extra_s=overhead + transfer + (passes - interval), transfer_s=transfer,
-        servers_per_replica=layouts.attention_dp, kv_bytes_per_request=np.tensordot(mix.weight, size, axes=(0, 0)),
+        single_s=single, full_s=full, slots=layouts.attention_dp, extra_s=overhead + transfer + (passes - single),
+        transfer_s=transfer, kv_bytes_per_request=mix.weight @ size,
     )
+
+
+BATCH_GRID = np.unique(np.round(np.geomspace(1, 8192, 30)))
+"""Batches at which step times are tabulated, sequences per replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeModel:
     """Decode of the scenario's mix on C layouts."""
 
-    latency: object
-    layouts: Layouts
     context_tokens: float
     """Mean context of a sequence in flight: long answers are in flight longer."""
-    output_tokens: Floats
-    """Tokens after the first, (K,)."""
-    weight: Floats
+    step_s: Floats
+    """Step time on BATCH_GRID, (M, C)."""
+    mean_tokens: float
+    """Mean tokens after the first."""
     max_batch: Floats
-    """Resident sequences, staging of transfers excluded, (C,)."""
+    """Resident sequences, (C,)."""
     tokens_per_step: Floats
-
-    def step_s(self, batch: Floats) -> Floats:
-        """Step time at a batch, (..., C)."""
-        result: Floats = self.latency.decode_step_s(self.layouts, batch, self.context_tokens)  # type: ignore[attr-defined]
-        return result
+    staging_s: float
+    """Time a request's cache is held before its first step."""
 
 
-def _marginal(values: Floats, weight: Floats, points: int = 12) -> tuple[Floats, Floats]:
-    """A weighted sample as equal-weight bin means, finer in both tails."""
-    order = np.argsort(values, kind="stable")
-    value, share = values[order], weight[order] / weight.sum()
-    top = np.cumsum(share)
-    edges = np.linspace(0, 1, points + 1)
-    means, weights = [], []
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
-        part = np.clip(np.minimum(top, high) - np.maximum(top - share, low), 0, None)
-        if part.sum() > 0:
-            means.append(float((part * value).sum() / part.sum()))
-            weights.append(float(part.sum()))
-    return np.array(means), np.array(weights)
+STAGING_S = 0.1
+"""How long the decode side holds a cache in transfer: the fitted hand-over of 26 ms plus a stream of tens of ms, rounded
+up. The room is taken from the batch by Little's law."""
 
 
 def mean_context(scenario: Scenario) -> float:
@@ -121,46 +117,43 @@ def mean_context(scenario: Scenario) -> float:
     return float((mix.weight * outputs * (mix.input_tokens + mix.output_tokens / 2)).sum() / (mix.weight * outputs).sum())
 
 
-def decode_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, batch_cap: ArrayLike, staging_s: float = 0.1) -> DecodeModel:
-    """Decode side of C layouts.
-
-    `staging_s` is the time a request's cache waits on the decode side before its first step; the room for it is taken
-    from the batch in proportion to the life of a request (Little's law).
-    """
-    mix = scenario.mix
-    longest = mean_context(scenario) + 0.5 * float(mix.mean(mix.output_tokens))
-    capacity = fleet.latency.max_batch(layouts, longest)
-    outputs = np.maximum(mix.output_tokens - 1, 0.5)
-    # A life at the slowest pace the targets allow gives the smallest share of staging that is safe to assume.
-    pace_s = min((target.limit_s for target in scenario.tpot_targets()), default=0.05)
-    life = float(mix.weight @ outputs) * pace_s + staging_s
-    points, weight = _marginal(outputs, mix.weight)
+def decode_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, batch_cap: ArrayLike) -> DecodeModel:
+    """Decode side of C layouts; memory is counted at the mean final length of the sequences in flight."""
+    mix, context = scenario.mix, mean_context(scenario)
+    final = context + 0.5 * float(mix.mean(mix.output_tokens))
     return DecodeModel(
-        latency=fleet.latency, layouts=layouts, context_tokens=mean_context(scenario), output_tokens=points, weight=weight,
-        max_batch=np.minimum(np.floor(capacity * (1 - staging_s / life)), np.asarray(batch_cap, dtype=np.float64)),
-        tokens_per_step=fleet.latency.tokens_per_step(layouts),
+        context_tokens=context,
+        step_s=fleet.latency.decode_step_s(layouts, BATCH_GRID[:, None], context),
+        mean_tokens=float(mix.weight @ np.maximum(mix.output_tokens - 1, 0.5)),
+        max_batch=np.minimum(np.floor(fleet.latency.max_batch(layouts, final)), np.asarray(batch_cap, dtype=np.float64)),
+        tokens_per_step=fleet.latency.tokens_per_step(layouts), staging_s=STAGING_S,
     )
 
 
-def colocated_coefficients(scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: Floats) -> dict[str, Floats]:
-    """a0, be and bm of an iteration (queueing.md, section 3) from the latency model.
+def colocated_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: ArrayLike) -> ColocatedModel:
+    """Coefficients of an iteration (queueing.md, section 3) from the latency model.
 
-    bm is the marginal prefill time per token of a full chunk at the mean context of a prompt in progress, interleaving
-    factor applied; a0 and be are the tangent of the decode step at a batch of 16.
+    Base and slope are the tangent of the decode step between 16 and 64 sequences. A prompt's work is its prefill pass
+    less the fixed cost of a pass that the iteration has anyway (weights read, launches): the pass of one chunk, scaled
+    to the prompt, plus the attention the scaling misses.
     """
-    latency, mix = fleet.latency, scenario.mix
-    context = mean_context(scenario)
-    one = np.full(len(layouts), 16.0)
-    step, more = latency.decode_step_s(layouts, one, context), latency.decode_step_s(layouts, one * 2, context)
-    slope = np.maximum((more - step) / one, 1e-9)
-    fixed = np.maximum(step - slope * one, 1e-6)
-    # A prompt's chunks attend to what came before: on average half of a length-weighted prompt.
-    lengths = mix.new_tokens
-    before = float((mix.weight * lengths * (mix.cached_tokens + lengths / 2)).sum() / (mix.weight * lengths).sum())
-    size = np.asarray(chunk, dtype=np.float64) * layouts.attention_dp
-    full = latency.prefill_pass_s(layouts, size / layouts.attention_dp, np.maximum(before - size / 2, 0.0), layouts.attention_dp)
+    latency, mix, context = fleet.latency, scenario.mix, mean_context(scenario)
+    low = latency.decode_step_s(layouts, np.full(len(layouts), 16.0), context)
+    high = latency.decode_step_s(layouts, np.full(len(layouts), 64.0), context)
+    slope = np.maximum((high - low) / 48.0, 1e-9)
+    base = np.maximum(low - 16.0 * slope, 1e-6)
+    size = np.asarray(chunk, dtype=np.float64)
+    new, cached = mix.new_tokens[:, None], mix.cached_tokens[:, None]
     host = latency.engine_constants["host_latency_us"]
-    # Inside a mixed iteration the weights are read once for both jobs, so a chunk costs its pass less the decode floor
-    # where compute does not hide it; never less than its compute share.
-    marginal = np.maximum(full - host - fixed, 0.5 * (full - host)) / size
-    return {"fixed_s": fixed, "per_sequence_s": slope, "per_token_s": marginal, "chunk": size}
+    part = np.minimum(new, size)
+    piece = latency.prefill_pass_s(layouts, part, cached, layouts.attention_dp) - host
+    tiny = latency.prefill_pass_s(layouts, 1.0, cached, layouts.attention_dp) - host
+    # Each chunk sees, on average, half of the prompt before it: attention beyond the first chunk's own.
+    middle = cached + np.maximum(new - part, 0.0) / 2
+    later = latency.prefill_pass_s(layouts, part, middle, layouts.attention_dp) - host
+    work = np.maximum(np.maximum(piece, later) - tiny, 0.3 * piece) * (new / part) / layouts.attention_dp
+    return ColocatedModel(
+        base_s=base, per_sequence_s=slope, prefill_work_s=work, new_tokens=mix.new_tokens,
+        decode_steps=np.maximum(mix.output_tokens - 1, 0.5) / float(latency.tokens_per_step(layouts)[0]), weight=mix.weight,
+        chunk_tokens=size * layouts.attention_dp, tokens_per_step=float(latency.tokens_per_step(layouts)[0]),
+    )

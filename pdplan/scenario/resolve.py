@@ -27,17 +27,17 @@ ROLES = ("prefill", "decode", "colocated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One latency target; `percentile` None is the mean."""
+    """One latency target."""
 
     metric: str
     """ttft_s or tpot_s."""
-    percentile: float | None
+    percentile: float
     limit_s: float
 
     @property
     def label(self) -> str:
-        """For messages: ``p90`` or ``mean``."""
-        return "mean" if self.percentile is None else f"p{self.percentile:g}"
+        """For messages, e.g. ``p90``."""
+        return f"p{self.percentile:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def resolve(loaded: LoadedScenario, catalog: Catalog) -> Scenario:
         targets=tuple(
             Target(metric=metric, percentile=percentile_of(key), limit_s=limit)
             for metric, table in (("ttft_s", file.slo.ttft_s), ("tpot_s", file.slo.tpot_s))
-            for key, limit in sorted(table.items(), key=lambda item: (percentile_of(item[0]) or 0.0))
+            for key, limit in sorted(table.items(), key=lambda item: percentile_of(item[0]))
         ),
         sites=sites, links=links, fleet=file.fleet, objective=file.objective, solver_name=file.solver.name,
         time_limit_s=file.solver.time_limit_s, gap=file.solver.gap, latency_overrides=file.latency_overrides,

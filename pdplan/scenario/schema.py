@@ -18,19 +18,17 @@ __all__ = ["ScenarioFile", "percentile_of"]
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
 
-def percentile_of(key: str) -> float | None:
-    """Percentile in (0, 100) of a key such as ``p90`` or ``p99.9``; None for ``mean``.
+def percentile_of(key: str) -> float:
+    """Percentile in (0, 100) of a key such as ``p90`` or ``p99.9``.
 
     Raises
     ------
     ValueError
         For any other key.
     """
-    if key == "mean":
-        return None
     match = _PERCENTILE.fullmatch(key)
     if match is None or not 0.0 < (percentile := float(match.group(1))) < 100.0:
-        raise ValueError(f"{key!r} is not a percentile; accepted are p50, p90, p99, p99.9 (above 0, below 100) and mean")
+        raise ValueError(f"{key!r} is not a percentile; accepted are p50, p90, p99, p99.9 (above 0, below 100)")
     return percentile
 
 
