@@ -185,7 +185,7 @@ class Mixer:
     """Cache per token and layer, elements (capped at window_tokens tokens where that is set)."""
     parameters: int = 0
     """Weights of one such mixer, norms excluded."""
-    extra: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    extra: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
     """Further architecture numbers (sparse indexer top-k, compression ratio ...)."""
 
 

@@ -179,7 +179,8 @@ def colocated_extra_s(fleet: Fleet, state: colocated.ColocatedState) -> Floats:
 
 def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState:
     layouts, mix = layouts_of(fleet, spec), scenario.mix
-    rate = np.array([spec.rate_req_per_s / spec.replicas])
+    ranks = float(spec.attention_dp)
+    rate = np.array([spec.rate_req_per_s / spec.replicas / ranks])
     model = colocated_model(scenario, fleet, layouts, np.array([float(spec.token_budget)]))
     state = colocated.colocated_state(rate, model)
     limits = decode_model(scenario, fleet, layouts, spec.batch_cap)
@@ -192,13 +193,14 @@ def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolSt
         return _scalar(colocated.tpot_tail(np.array([limit]), rate, state, model))
 
     stable = bool(state.stable[0])
-    batch = _scalar(state.mean_batch) if stable else 0.0
+    batch = _scalar(state.mean_batch) * ranks if stable else 0.0
     here = np.array([max(batch, 1.0)])
     decode_use = fleet.latency.decode_resources(layouts, here, limits.context_tokens)
     prefill_use = fleet.latency.prefill_resources(layouts, mix.new_tokens[:, None], mix.cached_tokens[:, None], 1.0)
     steps_per_s = 1.0 / _scalar(state.iteration_s) if stable else 0.0
     busy = min(batch + _scalar(state.prefill_utilisation), 1.0)
-    flop = _scalar(decode_use.flop_s) * steps_per_s * busy + float(mix.weight @ prefill_use.flop_s[:, 0]) * float(rate[0])
+    flop = _scalar(decode_use.flop_s) * steps_per_s * busy
+    flop += float(mix.weight @ prefill_use.flop_s[:, 0]) * float(rate[0]) * ranks
     return PoolState(
         utilization_frac=max(_scalar(state.prefill_utilisation), batch / max(_scalar(limits.max_batch), 1.0)),
         batch_mean=batch, max_batch=int(min(_scalar(limits.max_batch), 1e9)), service_mean_s=_scalar(state.iteration_s),

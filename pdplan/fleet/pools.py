@@ -131,15 +131,19 @@ def decode_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, batch_cap: 
 
 
 def colocated_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: ArrayLike) -> ColocatedModel:
-    """Coefficients of an iteration (queueing.md, section 3) from the latency model.
+    """Coefficients of an iteration of one attention rank (queueing.md, section 3) from the latency model.
+
+    With attention-DP every rank admits, queues and decodes its own requests in iterations common to all: the model is that
+    of one rank, which gets its share of the replica's rate.
 
     Base and slope are the tangent of the decode step between 16 and 64 sequences. A prompt's work is its prefill pass
     less the fixed cost of a pass that the iteration has anyway (weights read, launches): the pass of one chunk, scaled
     to the prompt, plus the attention the scaling misses.
     """
     latency, mix, context = fleet.latency, scenario.mix, mean_context(scenario)
-    low = latency.decode_step_s(layouts, np.full(len(layouts), 16.0), context)
-    high = latency.decode_step_s(layouts, np.full(len(layouts), 64.0), context)
+    ranks = layouts.attention_dp
+    low = latency.decode_step_s(layouts, 16.0 * ranks, context)
+    high = latency.decode_step_s(layouts, 64.0 * ranks, context)
     slope = np.maximum((high - low) / 48.0, 1e-9)
     base = np.maximum(low - 16.0 * slope, 1e-6)
     size = np.asarray(chunk, dtype=np.float64)
@@ -151,9 +155,9 @@ def colocated_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: A
     # Each chunk sees, on average, half of the prompt before it: attention beyond the first chunk's own.
     middle = cached + np.maximum(new - part, 0.0) / 2
     later = latency.prefill_pass_s(layouts, part, middle, layouts.attention_dp) - host
-    work = np.maximum(np.maximum(piece, later) - tiny, 0.3 * piece) * (new / part) / layouts.attention_dp
+    work = np.maximum(np.maximum(piece, later) - tiny, 0.3 * piece) * (new / part)
     return ColocatedModel(
         base_s=base, per_sequence_s=slope, prefill_work_s=work, new_tokens=mix.new_tokens,
         decode_steps=np.maximum(mix.output_tokens - 1, 0.5) / float(latency.tokens_per_step(layouts)[0]), weight=mix.weight,
-        chunk_tokens=size * layouts.attention_dp, tokens_per_step=float(latency.tokens_per_step(layouts)[0]),
+        chunk_tokens=size, tokens_per_step=float(latency.tokens_per_step(layouts)[0]),
     )
