@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -28,24 +28,34 @@ def _summary(path: Path) -> dict[str, Any]:
     trace = read_trace(path)
     span = float(trace.arrival_s[-1])
     out: dict[str, Any] = {
-        "file": str(path), "format": trace.format, "requests": len(trace.arrival_s), "bad_lines": trace.bad_lines,
-        "first_bad": list(trace.first_bad), "duration_s": span,
+        "file": str(path),
+        "format": trace.format,
+        "requests": len(trace.arrival_s),
+        "bad_lines": trace.bad_lines,
+        "first_bad": list(trace.first_bad),
+        "duration_s": span,
     }
     for field, values in (("input_tokens", trace.input_tokens), ("output_tokens", trace.output_tokens)):
         p50, p90, p99 = np.percentile(values, (50, 90, 99))
         out[field] = {
-            "mean": float(values.mean()), "p50": float(p50), "p90": float(p90), "p99": float(p99), "max": int(values.max())
+            "mean": float(values.mean()),
+            "p50": float(p50),
+            "p90": float(p90),
+            "p99": float(p99),
+            "max": int(values.max()),
         }
     if span > 0:
         rates = windowed_rate_req_per_s(trace.arrival_s, span / 60)
         cv2 = gap_cv2(trace.arrival_s)
         out |= {
-            "rate_req_per_s": len(trace.arrival_s) / span, "rate_over_time_req_per_s": [float(r) for r in rates],
+            "rate_req_per_s": len(trace.arrival_s) / span,
+            "rate_over_time_req_per_s": [float(r) for r in rates],
             "gap_cv2": None if cv2 != cv2 else cv2,
             "dispersion": {f"{w:g}": d for w, d in dispersion(trace.arrival_s, _WINDOWS_S).items()},
         }
     if trace.block_ids is not None:
-        out["prefix_hit_frac"] = {f"{c}": lru_hit_frac(trace, c) for c in _CACHE_BLOCKS} | {"unlimited": lru_hit_frac(trace)}
+        out["prefix_hit_frac"] = {f"{c}": lru_hit_frac(trace, c) for c in _CACHE_BLOCKS}
+        out["prefix_hit_frac"]["unlimited"] = lru_hit_frac(trace)
     return out
 
 
@@ -61,8 +71,8 @@ def _report_bad(summary: dict[str, Any]) -> None:
 
 @app.command()
 def describe(
-    file: Path = typer.Argument(..., help="Trace; formats are found by themselves, .gz and .zst too."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    file: Annotated[Path, typer.Argument(help="Trace; formats are found by themselves, .gz and .zst too.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Rate over time, length quantiles, burstiness, prefix reuse."""
     summary = _summary(file)
@@ -71,11 +81,15 @@ def describe(
         emit(json.dumps(summary, indent=2, allow_nan=False))
         return
     lines = [f"{file}: {summary['format']}, {summary['requests']} requests in {summary['duration_s']:.0f} s"]
-    for field in ("input_tokens", "output_tokens"):
-        lines.append(f"{field:14s} " + "  ".join(f"{k} {v:.0f}" for k, v in summary[field].items()))
+    lines += [
+        f"{field:14s} " + "  ".join(f"{k} {v:.0f}" for k, v in summary[field].items())
+        for field in ("input_tokens", "output_tokens")
+    ]
     if "rate_req_per_s" in summary:
         rates = summary["rate_over_time_req_per_s"]
-        lines.append(f"rate           mean {summary['rate_req_per_s']:.3g} req/s, peak {max(rates):.3g}  {_bars(rates)}")
+        lines.append(
+            f"rate           mean {summary['rate_req_per_s']:.3g} req/s, peak {max(rates):.3g}  {_bars(rates)}"
+        )
         spread = "  ".join(f"{w} s: {d:.3g}" for w, d in summary["dispersion"].items())
         lines.append(f"burstiness     dispersion of counts (1 = Poisson)  {spread}")
         if any(value > 2 for value in summary["dispersion"].values()):
@@ -88,8 +102,8 @@ def describe(
 
 @app.command()
 def convert(
-    file: Path = typer.Argument(..., help="Trace to read."),
-    out: Path = typer.Option(None, "--out", help="YAML file to write; stdout when absent."),
+    file: Annotated[Path, typer.Argument(help="Trace to read.")],
+    out: Annotated[Path | None, typer.Option("--out", help="YAML file to write; stdout when absent.")] = None,
 ) -> None:
     """Write the trace's joint length table and rate as the YAML shape a scenario uses."""
     import numpy as np

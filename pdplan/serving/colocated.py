@@ -22,8 +22,18 @@ from numpy.typing import ArrayLike, NDArray
 from pdplan.serving.decode import ADMISSION_WAIT_PROBABILITY, life_factor, negbin_quantile
 
 __all__ = [
-    "ColocatedCapacity", "ColocatedModel", "ColocatedState", "colocated_capacity_req_per_s", "colocated_state",
-    "itl_quantile_s", "tpot_mean_s", "tpot_quantile_s", "tpot_tail", "ttft_mean_s", "ttft_quantile_s", "ttft_tail",
+    "ColocatedCapacity",
+    "ColocatedModel",
+    "ColocatedState",
+    "colocated_capacity_req_per_s",
+    "colocated_state",
+    "itl_quantile_s",
+    "tpot_mean_s",
+    "tpot_quantile_s",
+    "tpot_tail",
+    "ttft_mean_s",
+    "ttft_quantile_s",
+    "ttft_tail",
 ]
 
 Floats = NDArray[np.float64]
@@ -105,8 +115,14 @@ def colocated_state(rate_req_per_s: ArrayLike, model: ColocatedModel) -> Colocat
     stretch = np.maximum(1 - share, 1e-9)
     p = np.clip(lam * steps * model.per_sequence_s / stretch, 0.0, 1 - 1e-9)
     return ColocatedState(
-        np.where(stable, iteration, np.inf), np.where(stable, batch, np.inf), np.where(stable, batch / (1 - p), np.inf),
-        rho, share, full, wait, stable,
+        np.where(stable, iteration, np.inf),
+        np.where(stable, batch, np.inf),
+        np.where(stable, batch / (1 - p), np.inf),
+        rho,
+        share,
+        full,
+        wait,
+        stable,
     )
 
 
@@ -245,9 +261,14 @@ class ColocatedCapacity(NamedTuple):
 
 
 def colocated_capacity_req_per_s(
-    model: ColocatedModel, ttft_targets: Sequence[tuple[float, float]], tpot_targets: Sequence[tuple[float, float]],
-    max_batch: ArrayLike, *, extra_s: ArrayLike = 0.0,
-    admission_wait_probability: float = ADMISSION_WAIT_PROBABILITY, max_utilisation: float = MAX_UTILISATION,
+    model: ColocatedModel,
+    ttft_targets: Sequence[tuple[float, float]],
+    tpot_targets: Sequence[tuple[float, float]],
+    max_batch: ArrayLike,
+    *,
+    extra_s: ArrayLike = 0.0,
+    admission_wait_probability: float = ADMISSION_WAIT_PROBABILITY,
+    max_utilisation: float = MAX_UTILISATION,
 ) -> ColocatedCapacity:
     """Largest rate at which one replica meets all targets and its KV memory suffices; n replicas serve n times that.
 

@@ -19,8 +19,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "DecodeCapacity", "DecodeState", "decode_capacity_req_per_s", "decode_state", "life_factor", "negbin_quantile",
-    "tpot_at_batch_s",    "tpot_mean_s", "tpot_quantile_s",
+    "DecodeCapacity",
+    "DecodeState",
+    "decode_capacity_req_per_s",
+    "decode_state",
+    "life_factor",
+    "negbin_quantile",
+    "tpot_at_batch_s",
+    "tpot_mean_s",
+    "tpot_quantile_s",
 ]
 
 Floats = NDArray[np.float64]
@@ -94,7 +101,9 @@ def _step_and_slope(batch: Floats, step_time_s: Floats, at: Floats) -> tuple[Flo
 def _checked(batch: ArrayLike, step_time_s: ArrayLike) -> tuple[Floats, Floats]:
     b, t = np.asarray(batch, dtype=np.float64), np.asarray(step_time_s, dtype=np.float64)
     if b.ndim != 1 or t.ndim != 2 or len(b) < 2 or t.shape[0] != len(b) or np.any(np.diff(b) <= 0) or np.any(~(t > 0)):
-        raise ValueError(f"batch must be an increasing (M >= 2,) and step_time_s a positive (M, C); got {b.shape}, {t.shape}")
+        raise ValueError(
+            f"batch must be an increasing (M >= 2,) and step_time_s a positive (M, C); got {b.shape}, {t.shape}"
+        )
     return b, t
 
 
@@ -118,17 +127,22 @@ def _steps(mean_decode_tokens: ArrayLike, tokens_per_step: ArrayLike) -> Floats:
 
 
 def decode_state(
-    rate_req_per_s: ArrayLike, batch: ArrayLike, step_time_s: ArrayLike, mean_decode_tokens: ArrayLike,
+    rate_req_per_s: ArrayLike,
+    batch: ArrayLike,
+    step_time_s: ArrayLike,
+    mean_decode_tokens: ArrayLike,
     tokens_per_step: ArrayLike = 1.0,
 ) -> DecodeState:
     """State of ONE replica that receives `rate_req_per_s`.
 
     Parameters
     ----------
-    rate_req_per_s : array_like, broadcast to (..., C)
+    rate_req_per_s : array_like
+        Broadcast to (..., C).
     batch : (M,)
         Increasing batch sizes at which the step time is known; beyond the last the line goes on.
     step_time_s : (M, C)
+        Duration of one step at those batches.
     mean_decode_tokens : scalar or (C,)
         Mean output tokens made by decode (output - 1 where prefill makes the first).
     tokens_per_step : scalar or (C,)
@@ -141,7 +155,9 @@ def decode_state(
     """
     b, t = _checked(batch, step_time_s)
     steps = _steps(mean_decode_tokens, tokens_per_step)
-    rate = np.broadcast_to(np.asarray(rate_req_per_s, dtype=np.float64), np.broadcast_shapes(np.shape(rate_req_per_s), t.shape[1:]))
+    rate = np.broadcast_to(
+        np.asarray(rate_req_per_s, dtype=np.float64), np.broadcast_shapes(np.shape(rate_req_per_s), t.shape[1:])
+    )
     low, high = np.zeros(rate.shape), np.full(rate.shape, 1e6)
     for _ in range(60):
         middle = (low + high) / 2
@@ -182,9 +198,16 @@ class DecodeCapacity(NamedTuple):
 
 
 def decode_capacity_req_per_s(
-    batch: ArrayLike, step_time_s: ArrayLike, mean_decode_tokens: ArrayLike, targets: Sequence[tuple[float, float]],
-    max_batch: ArrayLike, *, tokens_per_step: ArrayLike = 1.0, staging_s: ArrayLike = 0.0,
-    admission_wait_probability: float = ADMISSION_WAIT_PROBABILITY, max_load: float = 0.95,
+    batch: ArrayLike,
+    step_time_s: ArrayLike,
+    mean_decode_tokens: ArrayLike,
+    targets: Sequence[tuple[float, float]],
+    max_batch: ArrayLike,
+    *,
+    tokens_per_step: ArrayLike = 1.0,
+    staging_s: ArrayLike = 0.0,
+    admission_wait_probability: float = ADMISSION_WAIT_PROBABILITY,
+    max_load: float = 0.95,
 ) -> DecodeCapacity:
     """Largest rate at which one replica meets every TPOT target and its KV memory suffices.
 
@@ -235,6 +258,8 @@ def decode_capacity_req_per_s(
     saturated = most / (steps * full_step)
     next_rate, next_state = _at_fluid(b, t, steps, np.maximum(high, 1e-9) * (1 + 1e-6))
     return DecodeCapacity(
-        np.where(none, 0.0, rate), np.where(none, 0.0, state.mean_batch),
-        np.where(none, 0.0, rate / np.maximum(saturated, 1e-300)), ~memory_fits(next_rate, next_state),
+        np.where(none, 0.0, rate),
+        np.where(none, 0.0, state.mean_batch),
+        np.where(none, 0.0, rate / np.maximum(saturated, 1e-300)),
+        ~memory_fits(next_rate, next_state),
     )

@@ -1,12 +1,14 @@
 """Prefill pools: time to first token as M/G/c with the true length distribution, and the rate a target allows.
 
 A replica serves `slots` requests at once (attention-DP ranks times requests per pass); a pool of n replicas is one
-first-come queue with n x slots servers. A pass with all slots filled takes `service_full_s` instead of `service_s`;
+first-come queue with n x slots servers. A
+pass with all slots filled takes `service_full_s` instead of `service_s`;
 in between the pass time moves with utilisation (pdplan latency model, section 3). With more than one slot a request
 that arrives while a pass runs also waits for its end (a gate, uniform over the pass).
 
 Waiting time W is zero with probability 1 - C (Erlang C) and exponential with mean theta otherwise (pdplan latency model,
-section 8.1), so that, over support points k,  P(TTFT > t) = sum_k w_k min(1, C exp(-(t - S_k)/theta)) for t >= S_k.
+section 8.1), so that, over support points k,
+P(TTFT > t) = sum_k w_k min(1, C exp(-(t - S_k)/theta)) for t >= S_k.
 
 Valid for stationary traffic up to a utilisation of about 0.95, the default cap: above it a queue needs so long to settle
 that its percentiles describe no real hour. Not valid for sticky routing (that is n queues of one replica).
@@ -22,8 +24,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "MAX_UTILISATION", "BatchedPrefill", "PrefillWait", "batched_prefill", "erlang_c", "prefill_capacity_req_per_s",
-    "prefill_utilisation", "prefill_wait", "ttft_mean_s", "ttft_quantile_s", "ttft_tail",
+    "MAX_UTILISATION",
+    "BatchedPrefill",
+    "PrefillWait",
+    "batched_prefill",
+    "erlang_c",
+    "prefill_capacity_req_per_s",
+    "prefill_utilisation",
+    "prefill_wait",
+    "ttft_mean_s",
+    "ttft_quantile_s",
+    "ttft_tail",
 ]
 
 Floats = NDArray[np.float64]
@@ -73,7 +84,10 @@ class PrefillWait(NamedTuple):
 
 
 def prefill_wait(
-    rate_req_per_s: ArrayLike, servers: ArrayLike, mean_service_s: ArrayLike, service_cv2: ArrayLike,
+    rate_req_per_s: ArrayLike,
+    servers: ArrayLike,
+    mean_service_s: ArrayLike,
+    service_cv2: ArrayLike,
     arrival_cv2: ArrayLike = 1.0,
 ) -> PrefillWait:
     """M/G/c (or G/G/c through `arrival_cv2`) wait; pdplan latency model, section 8.1.
@@ -128,7 +142,8 @@ def _state(pool: _Pool, rate: Floats, replicas: Floats) -> tuple[Floats, Floats,
     if np.any(pool.extra):
         service = pool.single.reshape(shape) + rho * pool.extra.reshape(shape)
         second = (
-            pool.weight @ pool.single**2 + 2 * rho * (pool.weight @ (pool.single * pool.extra))
+            pool.weight @ pool.single**2
+            + 2 * rho * (pool.weight @ (pool.single * pool.extra))
             + rho**2 * (pool.weight @ pool.extra**2)
         )
     else:
@@ -165,8 +180,13 @@ def _grid(rate: ArrayLike, replicas: ArrayLike, candidates: int) -> tuple[Floats
 
 
 def prefill_utilisation(
-    rate_req_per_s: ArrayLike, replicas: ArrayLike, service_s: ArrayLike, weight: ArrayLike, *,
-    slots: ArrayLike = 1, service_full_s: ArrayLike | None = None,
+    rate_req_per_s: ArrayLike,
+    replicas: ArrayLike,
+    service_s: ArrayLike,
+    weight: ArrayLike,
+    *,
+    slots: ArrayLike = 1,
+    service_full_s: ArrayLike | None = None,
 ) -> Floats:
     """Busy share of the pool's servers, (..., C); at or above 1 the queue grows without end. See :func:`ttft_tail`."""
     pool = _pool(service_s, weight, slots, service_full_s, 1.0)
@@ -174,18 +194,26 @@ def prefill_utilisation(
 
 
 def ttft_tail(
-    t_s: ArrayLike, rate_req_per_s: ArrayLike, replicas: ArrayLike, service_s: ArrayLike, weight: ArrayLike, *,
-    slots: ArrayLike = 1, service_full_s: ArrayLike | None = None, arrival_cv2: float = 1.0,
+    t_s: ArrayLike,
+    rate_req_per_s: ArrayLike,
+    replicas: ArrayLike,
+    service_s: ArrayLike,
+    weight: ArrayLike,
+    *,
+    slots: ArrayLike = 1,
+    service_full_s: ArrayLike | None = None,
+    arrival_cv2: float = 1.0,
 ) -> Floats:
     """P(wait + service > t).
 
     Parameters
     ----------
-    t_s, rate_req_per_s, replicas : array_like, broadcast to (..., C)
-        Time, arrival rate of the whole pool, replicas in it.
+    t_s, rate_req_per_s, replicas : array_like
+        Broadcast to (..., C). Time, arrival rate of the whole pool, replicas in it.
     service_s : (K, C)
         Pass time of support point k on candidate c when it is alone in its pass.
     weight : (K,)
+        Shares of the support points.
     slots : (C,), optional
         Requests one replica serves in one pass.
     service_full_s : (K, C), optional
@@ -203,8 +231,15 @@ def ttft_tail(
 
 
 def ttft_mean_s(
-    rate_req_per_s: ArrayLike, replicas: ArrayLike, service_s: ArrayLike, weight: ArrayLike, *,
-    extra_s: ArrayLike = 0.0, slots: ArrayLike = 1, service_full_s: ArrayLike | None = None, arrival_cv2: float = 1.0,
+    rate_req_per_s: ArrayLike,
+    replicas: ArrayLike,
+    service_s: ArrayLike,
+    weight: ArrayLike,
+    *,
+    extra_s: ArrayLike = 0.0,
+    slots: ArrayLike = 1,
+    service_full_s: ArrayLike | None = None,
+    arrival_cv2: float = 1.0,
 ) -> Floats:
     """Mean of wait + service + extra, (..., C); parameters as in :func:`prefill_capacity_req_per_s`."""
     pool = _pool(service_s, weight, slots, service_full_s, arrival_cv2)
@@ -216,8 +251,16 @@ def ttft_mean_s(
 
 
 def ttft_quantile_s(
-    q: float, rate_req_per_s: ArrayLike, replicas: ArrayLike, service_s: ArrayLike, weight: ArrayLike, *,
-    extra_s: ArrayLike = 0.0, slots: ArrayLike = 1, service_full_s: ArrayLike | None = None, arrival_cv2: float = 1.0,
+    q: float,
+    rate_req_per_s: ArrayLike,
+    replicas: ArrayLike,
+    service_s: ArrayLike,
+    weight: ArrayLike,
+    *,
+    extra_s: ArrayLike = 0.0,
+    slots: ArrayLike = 1,
+    service_full_s: ArrayLike | None = None,
+    arrival_cv2: float = 1.0,
 ) -> Floats:
     """q-quantile of wait + service + extra, (..., C); infinite where the pool is unstable.
 
@@ -236,15 +279,22 @@ def ttft_quantile_s(
     high = (service + extra).max(axis=0) + mean + np.where(stable, wait.theta_s, 0.0) * -math.log1p(-q)
     for _ in range(45):
         middle = (low + high) / 2
-        late = _tail(pool, middle - extra, rate, n) > 1 - q
+        late = _tail(pool, middle - extra, rate, n) > 1 - q + 1e-12
         low, high = np.where(late, middle, low), np.where(late, high, middle)
     return np.where(stable, high, np.inf)
 
 
 def prefill_capacity_req_per_s(
-    service_s: ArrayLike, weight: ArrayLike, replicas: ArrayLike, targets: Sequence[tuple[float, float]],
-    extra_s: ArrayLike = 0.0, *, slots: ArrayLike = 1, service_full_s: ArrayLike | None = None,
-    arrival_cv2: float = 1.0, max_utilisation: float = MAX_UTILISATION,
+    service_s: ArrayLike,
+    weight: ArrayLike,
+    replicas: ArrayLike,
+    targets: Sequence[tuple[float, float]],
+    extra_s: ArrayLike = 0.0,
+    *,
+    slots: ArrayLike = 1,
+    service_full_s: ArrayLike | None = None,
+    arrival_cv2: float = 1.0,
+    max_utilisation: float = MAX_UTILISATION,
 ) -> Floats:
     """Largest rate at which n replicas meet every TTFT target.
 
@@ -253,6 +303,7 @@ def prefill_capacity_req_per_s(
     service_s, weight, slots, service_full_s, arrival_cv2
         As in :func:`ttft_tail`.
     replicas : (N,) int
+        Replicas in the pool, one answer each.
     targets : sequence of (q, limit_s)
         P(TTFT <= limit) >= q for each.
     extra_s : scalar, (C,) or (K, C)
@@ -311,7 +362,10 @@ class BatchedPrefill(NamedTuple):
 
 
 def batched_prefill(
-    rate_req_per_s: ArrayLike, fixed_s: ArrayLike, mean_work_s: ArrayLike, work_variance_s2: ArrayLike,
+    rate_req_per_s: ArrayLike,
+    fixed_s: ArrayLike,
+    mean_work_s: ArrayLike,
+    work_variance_s2: ArrayLike,
     max_requests: ArrayLike,
 ) -> BatchedPrefill:
     """Mean TTFT of one server that batches whatever waits into one pass of fixed cost plus work.
@@ -328,7 +382,10 @@ def batched_prefill(
         Requests a full pass holds: token budget / mean length - 0.5.
     """
     lam, fixed, mean, variance, most = np.broadcast_arrays(
-        *(np.asarray(x, dtype=np.float64) for x in (rate_req_per_s, fixed_s, mean_work_s, work_variance_s2, max_requests))
+        *(
+            np.asarray(x, dtype=np.float64)
+            for x in (rate_req_per_s, fixed_s, mean_work_s, work_variance_s2, max_requests)
+        )
     )
     k = np.ones(lam.shape)
     for _ in range(200):

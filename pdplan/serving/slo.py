@@ -94,8 +94,14 @@ def _quantiles(quantiles: Sequence[float], at: object) -> dict[float, float]:
 
 
 def disaggregated_latencies(
-    rate_req_per_s: float, prefill_replicas: int, decode_replicas: int, service: Service, *,
-    quantiles: Sequence[float] = QUANTILES, ttft_limit_s: float = np.inf, tpot_limit_s: float = np.inf,
+    rate_req_per_s: float,
+    prefill_replicas: int,
+    decode_replicas: int,
+    service: Service,
+    *,
+    quantiles: Sequence[float] = QUANTILES,
+    ttft_limit_s: float = np.inf,
+    tpot_limit_s: float = np.inf,
 ) -> Latencies:
     """Latencies of one prefill pool feeding one decode pool.
 
@@ -108,17 +114,35 @@ def disaggregated_latencies(
 
     def ttft(q: float, more: Floats | float = 0.0) -> Floats:
         return pre.ttft_quantile_s(
-            q, rate_req_per_s, prefill_replicas, single, weight, extra_s=extra + more, slots=service.slots,
-            service_full_s=full, arrival_cv2=service.arrival_cv2,
+            q,
+            rate_req_per_s,
+            prefill_replicas,
+            single,
+            weight,
+            extra_s=extra + more,
+            slots=service.slots,
+            service_full_s=full,
+            arrival_cv2=service.arrival_cv2,
         )
 
-    mean_ttft = float(pre.ttft_mean_s(
-        rate_req_per_s, prefill_replicas, single, weight, extra_s=extra, slots=service.slots, service_full_s=full,
-        arrival_cv2=service.arrival_cv2,
-    )[0])
+    mean_ttft = float(
+        pre.ttft_mean_s(
+            rate_req_per_s,
+            prefill_replicas,
+            single,
+            weight,
+            extra_s=extra,
+            slots=service.slots,
+            service_full_s=full,
+            arrival_cv2=service.arrival_cv2,
+        )[0]
+    )
     state = de.decode_state(
-        rate_req_per_s / decode_replicas, service.batch, service.step_time_s[:, None],
-        max(float(weight @ service.decode_tokens), 1e-9), service.tokens_per_step,
+        rate_req_per_s / decode_replicas,
+        service.batch,
+        service.step_time_s[:, None],
+        max(float(weight @ service.decode_tokens), 1e-9),
+        service.tokens_per_step,
     )
     mean_tpot = float(de.tpot_mean_s(state, service.tokens_per_step)[0])
     levels = [(float(de.tpot_quantile_s(u, state, service.tokens_per_step)[0]), w) for u, w in _NODES]
@@ -131,52 +155,74 @@ def disaggregated_latencies(
         many = np.concatenate([weight * share for _, share in levels])
         repeat = np.concatenate([single] * len(levels))
         repeat_full = None if full is None else np.concatenate([full] * len(levels))
-        return float(pre.ttft_quantile_s(
-            q, rate_req_per_s, prefill_replicas, repeat, many, extra_s=wide, slots=service.slots,
-            service_full_s=repeat_full, arrival_cv2=service.arrival_cv2,
-        )[0])
+        return float(
+            pre.ttft_quantile_s(
+                q,
+                rate_req_per_s,
+                prefill_replicas,
+                repeat,
+                many,
+                extra_s=wide,
+                slots=service.slots,
+                service_full_s=repeat_full,
+                arrival_cv2=service.arrival_cv2,
+            )[0]
+        )
 
     early = 1.0
     if np.isfinite(ttft_limit_s):
         early = 1 - _ttft_tail(ttft_limit_s, rate_req_per_s, prefill_replicas, service, weight, extra)
     smooth = 1 - float(decode_tpot_tail(tpot_limit_s, state, service.tokens_per_step)[0])
     top = de.negbin_quantile(0.999, state.mean_batch, state.batch_variance)
-    pool_load = float(pre.prefill_utilisation(
-        rate_req_per_s, prefill_replicas, single, weight, slots=service.slots, service_full_s=full
-    )[0])
+    pool_load = float(
+        pre.prefill_utilisation(
+            rate_req_per_s, prefill_replicas, single, weight, slots=service.slots, service_full_s=full
+        )[0]
+    )
     return Latencies(
         ttft=Percentiles(mean_ttft, _quantiles(quantiles, ttft)),
         tpot=Percentiles(
             mean_tpot, _quantiles(quantiles, lambda q: de.tpot_quantile_s(q, state, service.tokens_per_step))
         ),
-        e2e=Percentiles(
-            mean_ttft + float(weight @ service.decode_tokens) * mean_tpot, _quantiles(quantiles, e2e)
-        ),
+        e2e=Percentiles(mean_ttft + float(weight @ service.decode_tokens) * mean_tpot, _quantiles(quantiles, e2e)),
         itl_max_s=float((state.base_s + state.slope_s * (1 + top))[0]) if state.stable[0] else float("inf"),
         attainment_frac=early * smooth if state.stable[0] else 0.0,
-        prefill_utilisation=pool_load, decode_batch=float(state.mean_batch[0]), decode_load=float(state.load[0]),
+        prefill_utilisation=pool_load,
+        decode_batch=float(state.mean_batch[0]),
+        decode_load=float(state.load[0]),
     )
 
 
-def _ttft_tail(
-    limit_s: float, rate: float, replicas: int, service: Service, weight: Floats, extra: Floats
-) -> float:
+def _ttft_tail(limit_s: float, rate: float, replicas: int, service: Service, weight: Floats, extra: Floats) -> float:
     """P(TTFT > limit), exact in the extra latency, by bisection of the quantile function."""
     low, high = 0.0, 1.0
     full = None if service.prefill_full_s is None else service.prefill_full_s[:, None]
     for _ in range(20):
         q = (low + high) / 2
         value = pre.ttft_quantile_s(
-            q, rate, replicas, service.prefill_s[:, None], weight, extra_s=extra, slots=service.slots,
-            service_full_s=full, arrival_cv2=service.arrival_cv2,
+            q,
+            rate,
+            replicas,
+            service.prefill_s[:, None],
+            weight,
+            extra_s=extra,
+            slots=service.slots,
+            service_full_s=full,
+            arrival_cv2=service.arrival_cv2,
         )
         low, high = (q, high) if float(value[0]) <= limit_s else (low, q)
     return 1 - low
 
 
 def colocated_latencies(
-    rate_req_per_s: float, replicas: int, model: co.ColocatedModel, *, quantiles: Sequence[float] = QUANTILES,
-    extra_s: float = 0.0, ttft_limit_s: float = np.inf, tpot_limit_s: float = np.inf,
+    rate_req_per_s: float,
+    replicas: int,
+    model: co.ColocatedModel,
+    *,
+    quantiles: Sequence[float] = QUANTILES,
+    extra_s: float = 0.0,
+    ttft_limit_s: float = np.inf,
+    tpot_limit_s: float = np.inf,
 ) -> Latencies:
     """Latencies of one colocated pool; `model` holds one candidate (C = 1).
 
@@ -205,9 +251,12 @@ def colocated_latencies(
     late = float(co.ttft_tail(ttft_limit_s - extra_s, state, model)[0]) if np.isfinite(ttft_limit_s) else 0.0
     slow = float(co.tpot_tail(tpot_limit_s, rate, state, model)[0]) if np.isfinite(tpot_limit_s) else 0.0
     return Latencies(
-        ttft=ttft, tpot=tpot, e2e=Percentiles(ttft.mean_s + float(weight @ tokens) * tpot.mean_s, e2e),
+        ttft=ttft,
+        tpot=tpot,
+        e2e=Percentiles(ttft.mean_s + float(weight @ tokens) * tpot.mean_s, e2e),
         itl_max_s=float(co.itl_quantile_s(1.0, state, model)[0]),
         attainment_frac=(1 - late) * (1 - slow) if state.stable[0] else 0.0,
-        prefill_utilisation=float(state.prefill_utilisation[0]), decode_batch=float(state.mean_batch[0]),
+        prefill_utilisation=float(state.prefill_utilisation[0]),
+        decode_batch=float(state.mean_batch[0]),
         decode_load=float(1 - model.base_s[0] / state.iteration_s[0]) if state.stable[0] else 1.0,
     )

@@ -28,7 +28,10 @@ def windowed_rate_req_per_s(arrival_s: Floats, window_s: float) -> Floats:
 
 
 def dispersion(arrival_s: Floats, windows_s: Sequence[float]) -> dict[float, float]:
-    """Index of dispersion (variance over mean of counts) per window; 1 for Poisson. Windows with under 5 counts are left out."""
+    """Index of dispersion (variance over mean of counts) per window; 1 for Poisson.
+
+    Windows that fit fewer than five times are left out.
+    """
     out: dict[float, float] = {}
     for window in windows_s:
         counts = windowed_rate_req_per_s(arrival_s, window) * window

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pdplan.errors import InputError
-from pdplan.files import read_text
 from pdplan.workload.mix import RequestMix
 
 __all__ = ["compress", "fixed_mix", "mix_from_spec", "quantile_mix"]
@@ -21,7 +17,9 @@ __all__ = ["compress", "fixed_mix", "mix_from_spec", "quantile_mix"]
 Floats = NDArray[np.float64]
 MAX_TOKENS = 10_000_000
 
-INPUT_EDGES = np.array([0, 0.06, 0.12, 0.2, 0.28, 0.36, 0.44, 0.52, 0.6, 0.68, 0.76, 0.83, 0.885, 0.915, 0.945, 0.97, 0.985, 0.995, 1.0])
+INPUT_EDGES = np.array(
+    [0, 0.06, 0.12, 0.2, 0.28, 0.36, 0.44, 0.52, 0.6, 0.68, 0.76, 0.83, 0.885, 0.915, 0.945, 0.97, 0.985, 0.995, 1.0]
+)
 """Quantile bins of the input length: finer where percentiles are asked."""
 OUTPUT_EDGES = np.array([0, 0.2, 0.4, 0.6, 0.8, 0.93, 1.0])
 
@@ -44,21 +42,25 @@ def compress(input_tokens: Floats, output_tokens: Floats) -> tuple[Floats, Float
     order = np.lexsort((output_tokens, input_tokens))
     rows: list[tuple[float, float, float]] = []
     cuts = np.unique(np.round(INPUT_EDGES * len(order)).astype(int))
-    for a, b in zip(cuts[:-1], cuts[1:], strict=True):
+    for a, b in itertools.pairwise(cuts):
         part = order[a:b]
         part = part[np.argsort(output_tokens[part], kind="stable")]
         inner = np.unique(np.round(OUTPUT_EDGES * len(part)).astype(int))
-        for c, d in zip(inner[:-1], inner[1:], strict=True):
+        for c, d in itertools.pairwise(inner):
             members = part[c:d]
-            rows.append((float(input_tokens[members].mean()), float(output_tokens[members].mean()), float(len(members))))
+            rows.append(
+                (float(input_tokens[members].mean()), float(output_tokens[members].mean()), float(len(members)))
+            )
     table = np.array(rows)
     return table[:, 0], table[:, 1], table[:, 2] / table[:, 2].sum()
 
 
 def _mix(input_tokens: Floats, output_tokens: Floats, weight: Floats, prefix_hit_frac: float) -> RequestMix:
     return RequestMix(
-        input_tokens=input_tokens, cached_tokens=input_tokens * prefix_hit_frac,
-        output_tokens=np.maximum(output_tokens, 1.0), weight=weight / weight.sum(),
+        input_tokens=input_tokens,
+        cached_tokens=input_tokens * prefix_hit_frac,
+        output_tokens=np.maximum(output_tokens, 1.0),
+        weight=weight / weight.sum(),
     )
 
 
@@ -82,24 +84,18 @@ def _quantile_points(table: Mapping[str, float], count: int, field: str) -> Floa
                 raise ValueError(f"{field}.{key} is not accepted; write min, p50, p90, p99, max")
             pairs.append((float(name) / 100, float(value)))
     pairs.sort()
-    if not pairs or any(b[1] < a[1] for a, b in zip(pairs, pairs[1:], strict=False)):
+    if not pairs or any(b[1] < a[1] for a, b in itertools.pairwise(pairs)):
         raise ValueError(f"{field}: quantiles must be given and not decrease, e.g. {{p50: 1000, p90: 3000, p99: 8000}}")
-    q, value = np.array([p[0] for p in pairs]), np.log([p[1] for p in pairs])
+    q, level = np.array([p[0] for p in pairs]), np.log([p[1] for p in pairs])
     if q[0] > 0:
         # Below the first quantile: the mirror image (in the log) of the spread above it, at most a factor of 8.
-        spread = value[1] - value[0] if len(value) > 1 else 0.0
-        q, value = np.r_[0.0, q], np.r_[value[0] - min(spread, np.log(8)), value]
+        spread = level[1] - level[0] if len(level) > 1 else 0.0
+        q, level = np.r_[0.0, q], np.r_[level[0] - min(spread, np.log(8)), level]
     if q[-1] < 1:
         # Above the last: as far again (in the log) as between the last two, at most a factor of 2.
-        spread = value[-1] - value[-2] if len(value) > 1 else 0.0
-        q, value = np.r_[q, 1.0], np.r_[value, value[-1] + min(spread, np.log(2))]
-    points: Floats = np.exp(np.interp((np.arange(count) + 0.5) / count, q, value))
-    mean = table.get("mean")
-    if mean is not None:
-        # The published mean moves the part below the median, so that the quantiles above it stay.
-        low = np.arange(count) < count // 2
-        factor = (mean * count - points[~low].sum()) / points[low].sum()
-        points = np.where(low, np.clip(points * np.clip(factor, 0.05, 1e9), 1.0, points[~low].min()), points)
+        spread = level[-1] - level[-2] if len(level) > 1 else 0.0
+        q, level = np.r_[q, 1.0], np.r_[level, level[-1] + min(spread, np.log(2))]
+    points: Floats = np.exp(np.interp((np.arange(count) + 0.5) / count, q, level))
     return np.maximum(points, 1.0)
 
 
@@ -131,42 +127,35 @@ def _fixed(data: Any, prefix_hit_frac: float) -> RequestMix:
 
 
 def read_lengths(path: Path) -> tuple[Floats, Floats]:
-    """Input and output tokens of every request of a CSV trace (gzip accepted).
-
-    The columns are input_tokens and output_tokens (Azure's ContextTokens and GeneratedTokens too).
+    """Input and output tokens of every usable request of a trace in any format `pdplan trace` reads.
 
     Raises
     ------
     InputError
-        Missing columns, or a line that holds no whole numbers.
+        Unreadable, unknown format, or no usable line.
     """
-    if path.suffix == ".gz":
-        try:
-            text = gzip.decompress(path.read_bytes()).decode("utf-8-sig")
-        except (OSError, EOFError, UnicodeDecodeError) as fault:
-            raise InputError(f"{path}: cannot be read as gzipped text: {fault}") from None
-    else:
-        text = read_text(path)
-    table = csv.DictReader(io.StringIO(text))
-    names = table.fieldnames or []
-    for columns in (("input_tokens", "output_tokens"), ("ContextTokens", "GeneratedTokens")):
-        if all(column in names for column in columns):
-            break
-    else:
-        raise InputError(f"{path}: columns input_tokens and output_tokens are expected; found {', '.join(names) or 'none'}")
-    values: list[tuple[float, float]] = []
-    for line, row in enumerate(table, start=2):
-        try:
-            pair = (float(row[columns[0]]), float(row[columns[1]]))
-        except (TypeError, ValueError):
-            raise InputError(f"{path}: line {line}: {columns[0]} and {columns[1]} must be numbers") from None
-        if not (0 < pair[0] <= MAX_TOKENS and 0 <= pair[1] <= MAX_TOKENS):
-            raise InputError(f"{path}: line {line}: lengths {pair[0]:g} and {pair[1]:g}; 1 to {MAX_TOKENS} tokens are accepted")
-        values.append(pair)
-    if not values:
-        raise InputError(f"{path}: holds no request")
-    array = np.array(values)
-    return array[:, 0], array[:, 1]
+    from pdplan.workload.traces import read_trace
+
+    trace = read_trace(path)
+    return trace.input_tokens.astype(np.float64), trace.output_tokens.astype(np.float64)
+
+
+def _joint(table: Any, prefix_hit_frac: float) -> RequestMix:
+    try:
+        points = np.array(table, dtype=np.float64)
+    except (TypeError, ValueError):
+        points = np.empty(0)
+    if points.ndim != 2 or points.shape[1] != 3 or not len(points):
+        raise ValueError("joint: rows of [input tokens, output tokens, weight] are accepted")
+    lengths, weight = points[:, :2], points[:, 2]
+    if not (
+        np.all(points >= 0)
+        and np.all(lengths[:, 0] > 0)
+        and np.all(lengths <= MAX_TOKENS)
+        and 0 < weight.sum() < np.inf
+    ):
+        raise ValueError(f"joint: 1 to {MAX_TOKENS} tokens and weights of 0 or more, not all 0, are accepted")
+    return _mix(lengths[:, 0], lengths[:, 1], weight, prefix_hit_frac)
 
 
 def mix_from_spec(
@@ -177,7 +166,8 @@ def mix_from_spec(
     Parameters
     ----------
     spec : str or mapping
-        Name of a shipped shape, ``{trace: FILE}``, ``{fixed: {...}}`` or ``{input_tokens: {...}, output_tokens: {...}}``.
+        Name of a shipped shape, ``{trace: FILE}``, ``{fixed: {...}}``, ``{joint: [...]}`` or
+        ``{input_tokens: {...}, output_tokens: {...}}``.
     catalog : object with ``workload(name)``
     folder : Path, optional
         Where relative trace paths start.
@@ -192,19 +182,20 @@ def mix_from_spec(
     if isinstance(spec, str):
         data = catalog.workload(spec)
         if "joint" in data:
-            table = np.array(data["joint"], dtype=np.float64)
-            return _mix(table[:, 0], table[:, 1], table[:, 2], prefix_hit_frac)
+            return _joint(data["joint"], prefix_hit_frac)
         return quantile_mix(data["input_tokens"], data["output_tokens"], prefix_hit_frac)
     keys = set(spec)
     if keys == {"trace"}:
         inputs, outputs = read_lengths((folder or Path()) / str(spec["trace"]))
         return _mix(*compress(inputs, outputs), prefix_hit_frac)
+    if keys == {"joint"}:
+        return _joint(spec["joint"], prefix_hit_frac)
     if keys == {"fixed"}:
         return _fixed(spec["fixed"], prefix_hit_frac)
     if keys == {"input_tokens", "output_tokens"} and all(isinstance(v, dict) for v in spec.values()):
         return quantile_mix(spec["input_tokens"], spec["output_tokens"], prefix_hit_frac)
     raise ValueError(
         f"a mapping with the keys {', '.join(sorted(map(str, keys))) or 'none'} is not accepted; write the name of a shipped "
-        "shape, {trace: FILE}, {fixed: {input_tokens: 4000, output_tokens: 500}} or "
+        "shape, {joint: [[1000, 200, 1.0]]}, {trace: FILE}, {fixed: {input_tokens: 4000, output_tokens: 500}} or "
         "{input_tokens: {p50: 1000, p90: 3000}, output_tokens: {p50: 150, p90: 400}}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 
 from pdplan.workload.traces.read import Trace
@@ -22,7 +23,7 @@ def lru_hit_frac(trace: Trace, capacity_blocks: float = float("inf")) -> float:
     cache: OrderedDict[int, None] = OrderedDict()
     hits = 0
     ids, offsets = trace.block_ids.tolist(), trace.block_offsets.tolist()
-    for a, b in zip(offsets[:-1], offsets[1:], strict=True):
+    for a, b in itertools.pairwise(offsets):
         leading = True
         for block in ids[a:b]:
             known = block in cache

@@ -111,7 +111,9 @@ def _fast(block: bytes, columns: tuple[int, int, int], first_is_number: bool) ->
             table = np.loadtxt(io.BytesIO(block), delimiter=",", usecols=columns, ndmin=2, comments=None)
         else:
             lengths = np.loadtxt(io.BytesIO(block), delimiter=",", usecols=columns[1:], ndmin=2, comments=None)
-            stamps = np.loadtxt(io.BytesIO(block), delimiter=",", usecols=columns[0], dtype="U40", ndmin=1, comments=None)
+            stamps = np.loadtxt(
+                io.BytesIO(block), delimiter=",", usecols=columns[0], dtype="U40", ndmin=1, comments=None
+            )
             times = stamps.astype("datetime64[ns]").astype(np.int64) * 1e-9
             table = np.column_stack([times, lengths])
     except ValueError:
@@ -230,7 +232,7 @@ def read_trace(path: str | Path) -> Trace:
         raise InputError(f"{path}: is empty; a trace is expected here")
     source = itertools.chain([first], blocks)
     if first.lstrip()[:1] == b"{":
-        head, _, more = first.lstrip().partition(b"\n")
+        head, _, _ = first.lstrip().partition(b"\n")
         document: Any = None
         try:
             document = json.loads(head)
@@ -246,6 +248,7 @@ def read_trace(path: str | Path) -> Trace:
     else:
         kind, parts, prompts = _delimited(path, source, faults)
     table = np.concatenate(parts) if parts else np.empty((0, 3))
+    parts.clear()
     if not len(table):
         raise InputError(f"{path}: no usable request in it; {'; '.join(faults.first) or 'it has only a header'}")
     return _trace(table, prompts, kind, faults)
@@ -253,14 +256,20 @@ def read_trace(path: str | Path) -> Trace:
 
 def _trace(table: Floats, prompts: list[list[int]] | None, kind: str, faults: _Faults) -> Trace:
     times = table[:, 0] * _TIME_SCALE.get(kind, 1.0)
-    order = np.argsort(times, kind="stable")
+    in_order = bool((times[1:] >= times[:-1]).all())
+    order = slice(None) if in_order else np.argsort(times, kind="stable")
     ids = offsets = None
     if prompts is not None:
-        ordered = [prompts[i] for i in order]
+        ordered = [prompts[i] for i in np.arange(len(table))[order]]
         offsets = np.concatenate([[0], np.cumsum([len(p) for p in ordered])]).astype(np.int64)
         ids = np.fromiter(itertools.chain.from_iterable(ordered), dtype=np.int64, count=int(offsets[-1]))
     return Trace(
-        arrival_s=times[order] - times.min(), input_tokens=table[order, 1].astype(np.int64),
-        output_tokens=table[order, 2].astype(np.int64), block_ids=ids, block_offsets=offsets, format=kind,
-        bad_lines=faults.count, first_bad=tuple(faults.first),
+        arrival_s=times[order] - times.min(),
+        input_tokens=table[order, 1].astype(np.int64),
+        output_tokens=table[order, 2].astype(np.int64),
+        block_ids=ids,
+        block_offsets=offsets,
+        format=kind,
+        bad_lines=faults.count,
+        first_bad=tuple(faults.first),
     )

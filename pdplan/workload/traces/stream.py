@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -16,11 +17,11 @@ BLOCK_BYTES = 16_000_000
 MAX_LINE_BYTES = 64_000_000
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: Path, stack: ExitStack) -> BinaryIO:
     if path.is_dir():
         raise InputError(f"{path}: is a directory; a trace file is expected here")
     try:
-        raw = path.open("rb")
+        raw = stack.enter_context(path.open("rb"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as fault:
@@ -28,12 +29,12 @@ def _open(path: Path) -> BinaryIO:
     head = raw.read(4)
     raw.seek(0)
     if head[:2] == b"\x1f\x8b":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+        return cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=raw)))
     if head == b"\x28\xb5\x2f\xfd":
         try:
             import zstandard
         except ImportError:
-            raise InputError(f"{path}: is zstandard-compressed; install the extra pdplan[zstd] or decompress it") from None
+            raise InputError(f"{path}: is zstandard-compressed; install pdplan[zstd] or decompress it") from None
         return cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
     return raw
 
@@ -41,7 +42,8 @@ def _open(path: Path) -> BinaryIO:
 def line_blocks(path: Path) -> Iterator[bytes]:
     """The file's bytes in blocks that end at a line's end."""
     rest = b""
-    with _open(path) as stream:
+    with ExitStack() as stack:
+        stream = _open(path, stack)
         try:
             while piece := stream.read(BLOCK_BYTES):
                 piece = rest + piece
