@@ -314,7 +314,7 @@ def prefill_capacity_req_per_s(
     Returns
     -------
     ndarray (N, C)
-        0 where the unloaded latency already breaks a target.
+        0 where the unloaded latency already breaks a target. Found from below to 2^-18 of the rate at the cap.
     """
     pool = _pool(service_s, weight, slots, service_full_s, arrival_cv2)
     extra = np.broadcast_to(np.asarray(extra_s, dtype=np.float64), pool.single.shape)
