@@ -26,6 +26,7 @@ from public_rows import DEFAULT_FOLDER, Rows, error_line, inferencex, silicon
 
 from pdplan.catalog.load import Catalog, load_catalog, shipped_folder
 from pdplan.catalog.specs import EngineSpec, FamilySpec
+from pdplan.perf import constants as constants_module
 from pdplan.perf.constants import GENERAL
 from pdplan.perf.model import LatencyModel
 from pdplan.serving.closed_loop import ClosedLoopResult, prefill_waiting
@@ -33,55 +34,123 @@ from pdplan.serving.deployments import Group, groups_of, join_results
 
 Floats = NDArray[np.float64]
 
-KEYS = ("compute_efficiency_bf16", "compute_efficiency_fp8", "compute_efficiency_fp4", "memory_efficiency",
-        "activation_efficiency", "kernel_latency_us", "accumulation_latency_ns", "attention_compute_efficiency",
-        "kv_memory_efficiency", "attention_latency_us", "moe_compute_efficiency", "moe_compute_efficiency_fp4",
-        "moe_memory_efficiency", "moe_latency_us", "moe_latency_fp4_us", "all_reduce_latency_us", "link_efficiency",
-        "elementwise_latency_us")
+KEYS = (
+    "compute_efficiency_bf16",
+    "compute_efficiency_fp8",
+    "compute_efficiency_fp4",
+    "memory_efficiency",
+    "activation_efficiency",
+    "kernel_latency_us",
+    "accumulation_latency_ns",
+    "attention_compute_efficiency",
+    "kv_memory_efficiency",
+    "attention_latency_us",
+    "moe_compute_efficiency",
+    "moe_compute_efficiency_fp4",
+    "moe_memory_efficiency",
+    "moe_latency_us",
+    "moe_latency_fp4_us",
+    "all_reduce_latency_us",
+    "link_efficiency",
+    "elementwise_latency_us",
+)
 # Starting points: kernel tables for Hopper and Blackwell, round numbers for CDNA (section 6, "V0").
 START = {
-    "hopper": (.85, .65, .65, .93, .6, 3., .6, .58, .75, 9., .45, .45, .80, 25., 25., 6., .65, 20.),
-    "blackwell": (.74, .70, .60, .95, .5, 3., .6, .62, .85, 9., .33, .38, .70, 20., 10., 7., .60, 15.),
-    "cdna3": (.5, .40, .40, .70, .5, 5., .6, .35, .60, 12., .25, .25, .55, 35., 35., 12., .55, 25.),
-    "cdna4": (.5, .45, .40, .75, .5, 4., .6, .40, .65, 10., .25, .25, .60, 25., 20., 10., .55, 20.),
+    "hopper": (0.85, 0.65, 0.65, 0.93, 0.6, 3.0, 0.6, 0.58, 0.75, 9.0, 0.45, 0.45, 0.80, 25.0, 25.0, 6.0, 0.65, 20.0),
+    "blackwell": (
+        0.74,
+        0.70,
+        0.60,
+        0.95,
+        0.5,
+        3.0,
+        0.6,
+        0.62,
+        0.85,
+        9.0,
+        0.33,
+        0.38,
+        0.70,
+        20.0,
+        10.0,
+        7.0,
+        0.60,
+        15.0,
+    ),
+    "cdna3": (0.5, 0.40, 0.40, 0.70, 0.5, 5.0, 0.6, 0.35, 0.60, 12.0, 0.25, 0.25, 0.55, 35.0, 35.0, 12.0, 0.55, 25.0),
+    "cdna4": (0.5, 0.45, 0.40, 0.75, 0.5, 4.0, 0.6, 0.40, 0.65, 10.0, 0.25, 0.25, 0.60, 25.0, 20.0, 10.0, 0.55, 20.0),
 }
 FAMILY_MULTIPLIERS: dict[str, tuple[tuple[str, ...], float]] = {
-    "compute": (("compute_efficiency_bf16", "compute_efficiency_fp8", "moe_compute_efficiency",
-                 "attention_compute_efficiency"), .3),
-    "compute fp4": (("compute_efficiency_fp4", "moe_compute_efficiency_fp4"), .3),
-    "memory": (("memory_efficiency", "moe_memory_efficiency", "kv_memory_efficiency"), .15),
-    "fixed latencies": (("kernel_latency_us", "moe_latency_us", "moe_latency_fp4_us", "elementwise_latency_us",
-                         "attention_latency_us", "accumulation_latency_ns"), .3),
-    "all-reduce latency": (("all_reduce_latency_us",), .5),
-    "link": (("link_efficiency",), .12),
-    "fp4 expert launch": (("moe_latency_fp4_us",), .5),
+    "compute": (
+        ("compute_efficiency_bf16", "compute_efficiency_fp8", "moe_compute_efficiency", "attention_compute_efficiency"),
+        0.3,
+    ),
+    "compute fp4": (("compute_efficiency_fp4", "moe_compute_efficiency_fp4"), 0.3),
+    "memory": (("memory_efficiency", "moe_memory_efficiency", "kv_memory_efficiency"), 0.15),
+    "fixed latencies": (
+        (
+            "kernel_latency_us",
+            "moe_latency_us",
+            "moe_latency_fp4_us",
+            "elementwise_latency_us",
+            "attention_latency_us",
+            "accumulation_latency_ns",
+        ),
+        0.3,
+    ),
+    "all-reduce latency": (("all_reduce_latency_us",), 0.5),
+    "link": (("link_efficiency",), 0.12),
+    "fp4 expert launch": (("moe_latency_fp4_us",), 0.5),
 }
 ENGINE_START: dict[str, tuple[float, float]] = {
-    "host_latency_us": (400., .7), "per_sequence_latency_us": (15., .7), "all_to_all_latency_us": (35., .5),
-    "request_overhead_ms": (60., .7), "prefill_time_factor": (1., .3), "first_token_steps": (2., .7),
-    "odds": (3., .7), "launch_factor": (1., .2), "collective_latency_factor": (1., .3),
+    "host_latency_us": (400.0, 0.7),
+    "per_sequence_latency_us": (15.0, 0.7),
+    "all_to_all_latency_us": (35.0, 0.5),
+    "request_overhead_ms": (60.0, 0.7),
+    "prefill_time_factor": (1.0, 0.3),
+    "first_token_steps": (2.0, 0.7),
+    "odds": (3.0, 0.7),
+    "launch_factor": (1.0, 0.2),
+    "collective_latency_factor": (1.0, 0.3),
 }
 """Start and prior width (log); odds = acceptance / (1 - acceptance) of a draft token."""
 GENERAL_START: dict[str, tuple[float, float]] = {
-    "expert_imbalance": (.4, .7), "expert_correlation": (.9, .15), "hot_rank_factor": (.5, .7),
-    "prefill_interleave": (.9, .3), "prefill_factor": (1., .3), "elementwise_passes": (12., .4),
-    "draft_layer_cost": (1., .7), "queue_weight": (1., .7), "transfer_latency_s": (.02, .7), "poll_weight": (1., .3),
-    "dense_latency_factor": (1., .5), "gqa_latency_factor": (1., .5),
+    "expert_imbalance": (0.4, 0.7),
+    "expert_correlation": (0.9, 0.15),
+    "hot_rank_factor": (0.5, 0.7),
+    "prefill_interleave": (0.9, 0.3),
+    "prefill_factor": (1.0, 0.3),
+    "elementwise_passes": (12.0, 0.4),
+    "draft_layer_cost": (1.0, 0.7),
+    "queue_weight": (1.0, 0.7),
+    "transfer_latency_s": (0.02, 0.7),
+    "poll_weight": (1.0, 0.3),
+    "dense_latency_factor": (1.0, 0.5),
+    "gqa_latency_factor": (1.0, 0.5),
+    "dense_collective_factor": (1.0, 0.5),
 }
 ENGINES = ("trtllm", "trtllm-dynamo", "sglang", "sglang-amd", "sglang-dynamo", "atom", "sglang-mori", "vllm")
+COPIES = (("families", "ascend", "cdna3"), ("engines", "sglang-equal-tp", "sglang"))
+"""(kind, file, the fitted record it copies)."""
 OTHER_MODELS_WEIGHT = 0.3
 """Rows of other models weigh less: many come from few configurations, and means stand for medians."""
 
 
 def names() -> list[tuple[str, str, str]]:
-    return ([("family", f, k) for f in START for k in FAMILY_MULTIPLIERS]
-            + [("engine", e, k) for e in ENGINES for k in ENGINE_START]
-            + [("general", "", k) for k in GENERAL_START])
+    return (
+        [("family", f, k) for f in START for k in FAMILY_MULTIPLIERS]
+        + [("engine", e, k) for e in ENGINES for k in ENGINE_START]
+        + [("general", "", k) for k in GENERAL_START]
+    )
 
 
 NAMES = names()
-WIDTH = np.array([FAMILY_MULTIPLIERS[k][1] if o == "family" else ENGINE_START[k][1] if o == "engine"
-                  else GENERAL_START[k][1] for o, _, k in NAMES])
+WIDTH = np.array(
+    [
+        FAMILY_MULTIPLIERS[k][1] if o == "family" else ENGINE_START[k][1] if o == "engine" else GENERAL_START[k][1]
+        for o, _, k in NAMES
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +187,14 @@ def with_constants(group: Group, new: Constants) -> Group:
     engine = new.engines.get(old.engine.id, old.engine)
     if poll := group.rows[0].poll_steps:
         engine = replace(engine, constants={**engine.constants, "poll_interval_steps": poll})
-    latency = LatencyModel(old.model, machines, engine, old.precision, speculation=old.speculation,
-                           overrides={f"general.{k}": x for k, x in new.general.items()})
+    latency = LatencyModel(
+        old.model,
+        machines,
+        engine,
+        old.precision,
+        speculation=old.speculation,
+        overrides={f"general.{k}": x for k, x in new.general.items()},
+    )
     return replace(group, latency=latency)
 
 
@@ -151,12 +226,17 @@ class Problem:
 
     def _of_group(self, g: Group) -> Floats:
         lat, i = g.latency, g.index
-        s, o, n, n_d = g.column("input_tokens"), g.column("output_tokens"), g.column("concurrency"), g.replicas("decode")
+        s, o, n, n_d = (
+            g.column("input_tokens"),
+            g.column("output_tokens"),
+            g.column("concurrency"),
+            g.replicas("decode"),
+        )
         tpot, ttft, tput = self.rows.tpot_s[i], self.rows.ttft_s[i], self.rows.total_tok_per_s_per_card[i]
         cards = n_d * g.decode.cards_per_replica
         if g.prefill is not None:
             cards = cards + g.replicas("prefill") * g.prefill.cards_per_replica
-        rate = np.where(np.isfinite(tput), tput * cards / (s + o) / .95, n / (ttft + (o - 1) * tpot))
+        rate = np.where(np.isfinite(tput), tput * cards / (s + o) / 0.95, n / (ttft + (o - 1) * tpot))
         batch = np.minimum(rate * o * tpot / n_d, n / n_d)
         step = lat.decode_step_s(g.decode, batch, s + o / 2)
         pre, n_p = (g.decode, n_d) if g.prefill is None else (g.prefill, g.replicas("prefill"))
@@ -168,17 +248,21 @@ class Problem:
         busy = np.minimum(rate / capacity, 1.0)
         marginal = (alone + (full - alone) * busy) / (1 + (per_pass - 1) * busy)
         users = n / n_d
-        share = np.minimum(lat.general["prefill_interleave"] * rate / n_d * marginal * (users - 1) / users, .9)
+        share = np.minimum(lat.general["prefill_interleave"] * rate / n_d * marginal * (users - 1) / users, 0.9)
         stall = 1.0 if g.prefill is not None else 1 / (1 - share)
-        service, wait = prefill_waiting(np.minimum(rate, .9 * capacity), alone, full, per_pass, capacity, n_p, ranks,
-                                        colocated=g.prefill is None)
+        service, wait = prefill_waiting(
+            np.minimum(rate, 0.9 * capacity), alone, full, per_pass, capacity, n_p, ranks, colocated=g.prefill is None
+        )
         transfer: Floats | float = 0.0
         if g.prefill is not None:
             transfer = lat.general["transfer_latency_s"] + lat.kv_transfer_bytes(pre, s) / (
-                lat.kv_transfer_senders(pre) * .5 * lat.nic_bandwidth_bytes_per_s(pre))
+                lat.kv_transfer_senders(pre) * 0.5 * lat.nic_bandwidth_bytes_per_s(pre)
+            )
         e = lat.engine_constants
         steps = e["first_token_steps"] + e["poll_interval_steps"] / 2 * lat.general["poll_weight"]
-        first = service + wait * lat.general["queue_weight"] + transfer + e["request_overhead_ms"] + steps * step * (n > 1)
+        first = (
+            service + wait * lat.general["queue_weight"] + transfer + e["request_overhead_ms"] + steps * step * (n > 1)
+        )
         return np.stack([step * stall / lat.tokens_per_step(g.decode), first, capacity / rate])
 
     def residuals(self, v: Floats) -> Floats:
@@ -186,12 +270,12 @@ class Problem:
         weight = np.where(self.deepseek, 1.0, OTHER_MODELS_WEIGHT)
         inputs = np.array([d.input_tokens for d in self.rows.deployments])
         disagg = np.array([d.prefill is not None for d in self.rows.deployments])
-        unsaturated = self.deepseek & (self.rows.ttft_s < 5 * (.05 + .25 * (inputs > 2000)) + .6)
-        full = self.deepseek & ~unsaturated & disagg & (spare > 1 / 2.5) & (spare < 1 / .55)
+        unsaturated = self.deepseek & (self.rows.ttft_s < 5 * (0.05 + 0.25 * (inputs > 2000)) + 0.6)
+        full = self.deepseek & ~unsaturated & disagg & (spare > 1 / 2.5) & (spare < 1 / 0.55)
         with np.errstate(invalid="ignore"):
-            a = soft(np.log(tpot / self.rows.tpot_s), .15) / .12 * weight
-            b = np.where(unsaturated, soft(np.log(ttft / self.rows.ttft_s), .2) / .3, 0.0)
-        c = np.where(full, soft(np.log(spare), .2) / .3, 0.0)
+            a = soft(np.log(tpot / self.rows.tpot_s), 0.15) / 0.12 * weight
+            b = np.where(unsaturated, soft(np.log(ttft / self.rows.ttft_s), 0.2) / 0.3, 0.0)
+        c = np.where(full, soft(np.log(spare), 0.2) / 0.3, 0.0)
         return np.concatenate([np.nan_to_num(x) for x in (a, b, c)])
 
     def jacobian(self, v: Floats, base: Floats) -> Floats:
@@ -221,7 +305,7 @@ def fit(problem: Problem, *, steps: int = 14) -> Floats:
         gradient = jac.T @ base + v / WIDTH**2
         for _ in range(6):
             step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), -gradient)
-            tried = v + np.clip(step, -.5, .5)
+            tried = v + np.clip(step, -0.5, 0.5)
             now = problem.residuals(tried)
             new_cost = now @ now + (tried / WIDTH) @ (tried / WIDTH)
             if new_cost < cost:
@@ -243,8 +327,11 @@ def predict(problem: Problem, v: Floats) -> ClosedLoopResult:
 
 def report(title: str, rows: Rows, r: ClosedLoopResult, keep: NDArray[np.bool_]) -> None:
     line = [f"{title} n={keep.sum()}"]
-    for name, p, m in (("TPOT", r.tpot_s, rows.tpot_s), ("tput", r.total_tok_per_s_per_card,
-                       rows.total_tok_per_s_per_card), ("TTFT", r.ttft_s, rows.ttft_s)):
+    for name, p, m in (
+        ("TPOT", r.tpot_s, rows.tpot_s),
+        ("tput", r.total_tok_per_s_per_card, rows.total_tok_per_s_per_card),
+        ("TTFT", r.ttft_s, rows.ttft_s),
+    ):
         line.append(name + " {:.1f}/{:.1f}/P90 {:.1f}/bias {:+.1f}".format(*error_line(p[keep], m[keep])))
     print("  ".join(line), flush=True)
 
@@ -260,9 +347,12 @@ def summary(title: str, rows: Rows, r: ClosedLoopResult) -> None:
 
 
 def join(a: Rows, b: Rows) -> Rows:
-    return Rows([*a.deployments, *b.deployments], np.concatenate([a.ttft_s, b.ttft_s]),
-                np.concatenate([a.tpot_s, b.tpot_s]),
-                np.concatenate([a.total_tok_per_s_per_card, b.total_tok_per_s_per_card]))
+    return Rows(
+        [*a.deployments, *b.deployments],
+        np.concatenate([a.ttft_s, b.ttft_s]),
+        np.concatenate([a.tpot_s, b.tpot_s]),
+        np.concatenate([a.total_tok_per_s_per_card, b.total_tok_per_s_per_card]),
+    )
 
 
 def configuration(rows: Rows) -> list[str]:
@@ -300,9 +390,52 @@ def write(v: Floats, catalog: Catalog) -> None:
             block = "constants:\n" + "".join(f"  {k}: {float(f'{x:.5g}')}\n" for k, x in record.constants.items())
             text = re.sub(r"constants:\n(?:  .*\n)+", block, path.read_text(encoding="utf-8"), count=1)
             path.write_text(text, encoding="utf-8")
-    print("general constants (pdplan/perf/constants.py):")
+    for kind, copy, origin in COPIES:
+        record = {**new.families, **new.engines}[origin]
+        path = folder / kind / f"{copy}.yaml"
+        block = "constants:\n" + "".join(f"  {k}: {float(f'{x:.5g}')}\n" for k, x in record.constants.items())
+        path.write_text(re.sub(r"constants:\n(?:  .*\n)+", block, path.read_text(encoding="utf-8"), count=1))
+    path = Path(constants_module.__file__)
+    text = path.read_text(encoding="utf-8")
     for k, x in new.general.items():
-        print(f'    "{k}": {x:.5g},  # shipped {GENERAL[k]}')
+        text = re.sub(rf'(    "{k}": )[0-9.e+-]+,', rf"\g<1>{float(f'{x:.5g}')!r},", text, count=1)
+        print(f"general.{k}: {GENERAL[k]} -> {x:.5g}")
+    path.write_text(text, encoding="utf-8")
+
+
+def write_uncertainty(rows: Rows, r: ClosedLoopResult) -> None:
+    """Quantiles of measured over predicted (5, 25, 75, 95 %) under cross-validation, and how often they cover."""
+    deepseek = rows.labels("model") == "deepseek-r1"
+    disagg = rows.labels("mode") == "disagg"
+    busy = r.prefill_utilisation_frac >= 0.7
+    situations = {
+        "colocated": deepseek & ~disagg,
+        "disaggregated": deepseek & disagg & ~busy,
+        "disaggregated, busy prefill": deepseek & disagg & busy,
+        "other models": ~deepseek,
+    }
+    metrics = {
+        "ttft_s": (rows.ttft_s, r.ttft_s),
+        "tpot_s": (rows.tpot_s, r.tpot_s),
+        "throughput": (rows.total_tok_per_s_per_card, r.total_tok_per_s_per_card),
+    }
+    lines = [
+        "# Quantiles (5, 25, 75, 95 %) of measured over predicted on rows whose configuration the fit had not seen.",
+        "# Written by benchmarks/fit_constants.py --write --folds N; read by pdplan/perf/uncertainty.py.",
+        "source: inferencex_benchmark",
+        "quantiles:",
+    ]
+    for metric, (measured, predicted) in metrics.items():
+        lines.append(f"  {metric}:")
+        for name, mask in situations.items():
+            ratio = (measured / predicted)[mask]
+            ratio = ratio[np.isfinite(ratio)]
+            if not len(ratio):  # no throughput is recorded for other models: rates go with the inverse of TPOT
+                ratio = (r.tpot_s / rows.tpot_s)[mask]
+                ratio = ratio[np.isfinite(ratio)]
+            q = np.quantile(ratio, (0.05, 0.25, 0.75, 0.95))
+            lines.append(f"    {name}: [{', '.join(f'{x:.3f}' for x in q)}]  # {len(ratio)} rows")
+    (shipped_folder() / "uncertainty.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -334,8 +467,16 @@ def main() -> None:
         r = cross_validate(rows, catalog, part)
         summary(f"{args.folds}-fold cross-validated", rows, r)
         if args.save:
-            np.savez(args.save, row_id=[d.row_id for d in rows.deployments], ttft_s=r.ttft_s, tpot_s=r.tpot_s,
-                     tput=r.total_tok_per_s_per_card, rho=r.prefill_utilisation_frac)
+            np.savez(
+                args.save,
+                row_id=[d.row_id for d in rows.deployments],
+                ttft_s=r.ttft_s,
+                tpot_s=r.tpot_s,
+                tput=r.total_tok_per_s_per_card,
+                rho=r.prefill_utilisation_frac,
+            )
+        if args.write:
+            write_uncertainty(rows, r)
     for chip in args.leave_out:
         out = rows.labels("hardware") == chip
         v = fit(Problem(rows.take(~out), catalog))

@@ -19,9 +19,11 @@ from pdplan.serving.deployments import predict_deployments
 
 
 def table(rows: Rows, result: ClosedLoopResult, by: tuple[str, ...]) -> str:
-    metrics = [("TPOT", result.tpot_s, rows.tpot_s),
-               ("tok/s/card", result.total_tok_per_s_per_card, rows.total_tok_per_s_per_card),
-               ("TTFT", result.ttft_s, rows.ttft_s)]
+    metrics = [
+        ("TPOT", result.tpot_s, rows.tpot_s),
+        ("tok/s/card", result.total_tok_per_s_per_card, rows.total_tok_per_s_per_card),
+        ("TTFT", result.ttft_s, rows.ttft_s),
+    ]
     metrics = [m for m in metrics if np.isfinite(m[2]).any()]
     head = [*by, "rows", *(f"{name} {what}" for name, _, _ in metrics for what in ("median", "P90", "bias"))]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]

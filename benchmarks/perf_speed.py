@@ -24,7 +24,9 @@ def main() -> None:
         machines.append(Machine(node=catalog.node(name), accelerator=card, family=catalog.family(card.family)))
     rows = np.array([(m, tp, 1, ep, 1) for m in range(4) for tp in (1, 2, 4, 8) for ep in (1, tp)] * 16)
     layouts = Layouts(machine=rows[:, 0], tp=rows[:, 1], pp=rows[:, 2], ep=rows[:, 3], attention_dp=rows[:, 4])
-    print("| model | layouts x batches | decode steps / s | prefill passes / s | with new layouts each call: decode steps / s |")
+    print(
+        "| model | layouts x batches | decode steps / s | prefill passes / s | with new layouts each call: decode steps / s |"
+    )
     print("|---|---|---|---|---|")
     for name in ("deepseek-r1", "qwen3-32b", "gpt-oss-120b", "qwen3.5-397b-a17b"):
         latency = LatencyModel(catalog.model(name), machines, catalog.engine("generic"), FORMATS)

@@ -37,8 +37,12 @@ class Rows:
 
     def take(self, keep: NDArray[np.bool_]) -> Rows:
         index = np.flatnonzero(keep)
-        return Rows([self.deployments[i] for i in index], self.ttft_s[index], self.tpot_s[index],
-                    self.total_tok_per_s_per_card[index])
+        return Rows(
+            [self.deployments[i] for i in index],
+            self.ttft_s[index],
+            self.tpot_s[index],
+            self.total_tok_per_s_per_card[index],
+        )
 
     def labels(self, name: str) -> NDArray[np.str_]:
         return np.array([str(d.labels[name]) for d in self.deployments])
@@ -72,27 +76,65 @@ def inferencex(path: Path, catalog: Catalog) -> Rows:
             hardware, framework, disagg = row["hardware"], row["framework"], row["mode"] == "disagg"
             decode = _worker(row, "decode")
             mtp = row["spec_method"] == "mtp"
-            group = "/".join(row[k] for k in row if k in (
-                "hardware", "framework", "precision", "spec_method", "mode", "prefill_workers", "prefill_attn_tp",
-                "prefill_attn_dp", "prefill_moe_ep", "decode_workers", "decode_attn_tp", "decode_attn_dp",
-                "decode_moe_ep", "isl_max_tokens", "osl_max_tokens",
-            ))
-            deployments.append(Deployment(
-                row_id=row["row_id"], model=model.id, node=NODE_OF[hardware], engine=engine_id(framework, hardware),
-                precision=precision_of(model, row["precision"], kv_cache_of(framework, hardware)),
-                decode=decode, prefill=_worker(row, "prefill") if disagg else None,
-                concurrency=float(row["concurrency_requests"]), input_tokens=float(row["isl_mean_tokens"]),
-                output_tokens=float(row["osl_mean_tokens"]),
-                # the draft length is not recorded: 3 is usual with few sequences per rank, 1 with many
-                draft_tokens=(1 if decode.attention_dp > 1 else 3) if mtp else 0,
-                poll_steps=benchmark_poll_steps(framework, hardware), ramp_frac=BENCHMARK_RAMP_FRAC,
-                token_budget=8192.0,
-                labels={"hardware": hardware, "framework": framework, "precision": row["precision"],
-                        "mode": row["mode"], "spec": row["spec_method"], "group": group, "date": row["date"],
-                        "image": row["image"], "model": model.id},
-            ))
-            measured.append((number(row["ttft_median_s"]), number(row["tpot_median_s"]),
-                             number(row["total_tput_tok_per_s_per_gpu"])))
+            group = "/".join(
+                row[k]
+                for k in row
+                if k
+                in (
+                    "hardware",
+                    "framework",
+                    "precision",
+                    "spec_method",
+                    "mode",
+                    "prefill_workers",
+                    "prefill_attn_tp",
+                    "prefill_attn_dp",
+                    "prefill_moe_ep",
+                    "decode_workers",
+                    "decode_attn_tp",
+                    "decode_attn_dp",
+                    "decode_moe_ep",
+                    "isl_max_tokens",
+                    "osl_max_tokens",
+                )
+            )
+            deployments.append(
+                Deployment(
+                    row_id=row["row_id"],
+                    model=model.id,
+                    node=NODE_OF[hardware],
+                    engine=engine_id(framework, hardware),
+                    precision=precision_of(model, row["precision"], kv_cache_of(framework, hardware)),
+                    decode=decode,
+                    prefill=_worker(row, "prefill") if disagg else None,
+                    concurrency=float(row["concurrency_requests"]),
+                    input_tokens=float(row["isl_mean_tokens"]),
+                    output_tokens=float(row["osl_mean_tokens"]),
+                    # the draft length is not recorded: 3 is usual with few sequences per rank, 1 with many
+                    draft_tokens=(1 if decode.attention_dp > 1 else 3) if mtp else 0,
+                    poll_steps=benchmark_poll_steps(framework, hardware),
+                    ramp_frac=BENCHMARK_RAMP_FRAC,
+                    token_budget=8192.0,
+                    labels={
+                        "hardware": hardware,
+                        "framework": framework,
+                        "precision": row["precision"],
+                        "mode": row["mode"],
+                        "spec": row["spec_method"],
+                        "group": group,
+                        "date": row["date"],
+                        "image": row["image"],
+                        "model": model.id,
+                    },
+                )
+            )
+            measured.append(
+                (
+                    number(row["ttft_median_s"]),
+                    number(row["tpot_median_s"]),
+                    number(row["total_tput_tok_per_s_per_gpu"]),
+                )
+            )
     table = np.array(measured)
     return Rows(deployments, table[:, 0], table[:, 1], table[:, 2])
 
@@ -112,24 +154,49 @@ def silicon(path: Path, catalog: Catalog) -> Rows:
             tp, ranks = int(row["tp"] or 1), int(row["attn_dp"] or 1)
             moe = any(b.ffn.experts for b in model.blocks)
             share = 0.9 if row["origin"] == "inferencex_dashboard" else 1.0
+            ep = max(int(row["moe_ep"] or 1), 1) if moe else 1
+            if ranks > 1 and ranks == tp and ep == tp * ranks:  # both columns hold the cards of the worker
+                tp, ep = 1, ranks
+            elif ep > 1 and ranks == 1 and tp == int(row["moe_tp"] or 1) * ep and tp > 8:  # cards counted tp x ep
+                tp = tp // ep
             replicas = 1
             if ranks > 1 and not moe:  # data parallel copies of a dense model
                 replicas, ranks = ranks, 1
-            precision = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "fp4": "fp4", "nvfp4": "fp4",
-                         "mxfp4": "fp4", "int4": "int4"}.get(row["precision"], row["precision"])
+            precision = {
+                "bf16": "bf16",
+                "fp16": "bf16",
+                "fp8": "fp8",
+                "fp8_block": "fp8",
+                "fp4": "fp4",
+                "nvfp4": "fp4",
+                "mxfp4": "fp4",
+                "int4": "int4",
+            }.get(row["precision"], row["precision"])
             concurrency = number(row["concurrency_requests"])
             if not concurrency > 0:
                 continue
-            deployments.append(Deployment(
-                row_id=row["row_id"], model=name, node=NODE_OF[hardware], engine=engine_id(framework, hardware),
-                precision=precision_of(model, precision, kv_cache_of(framework, hardware)),
-                decode=Worker(replicas=replicas, tp=tp, pp=int(row["pp"] or 1), attention_dp=ranks,
-                              ep=max(int(row["moe_ep"] or 1), 1) if moe else 1),
-                concurrency=concurrency, input_tokens=share * float(row["isl_tokens"]),
-                output_tokens=share * float(row["osl_tokens"]),
-                labels={"hardware": hardware, "framework": framework, "precision": precision, "mode": "agg",
-                        "spec": "none", "model": name, "origin": row["origin"]},
-            ))
+            deployments.append(
+                Deployment(
+                    row_id=row["row_id"],
+                    model=name,
+                    node=NODE_OF[hardware],
+                    engine=engine_id(framework, hardware),
+                    precision=precision_of(model, precision, kv_cache_of(framework, hardware)),
+                    decode=Worker(replicas=replicas, tp=tp, pp=int(row["pp"] or 1), attention_dp=ranks, ep=ep),
+                    concurrency=concurrency,
+                    input_tokens=share * float(row["isl_tokens"]),
+                    output_tokens=share * float(row["osl_tokens"]),
+                    labels={
+                        "hardware": hardware,
+                        "framework": framework,
+                        "precision": precision,
+                        "mode": "agg",
+                        "spec": "none",
+                        "model": name,
+                        "origin": row["origin"],
+                    },
+                )
+            )
             measured.append((number(row["ttft_mean_ms"]) / 1e3, number(row["tpot_mean_ms"]) / 1e3, float("nan")))
     table = np.array(measured).reshape(-1, 3)
     return Rows(deployments, table[:, 0], table[:, 1], table[:, 2])

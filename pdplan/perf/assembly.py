@@ -225,6 +225,9 @@ def assemble(
     # plain attention and dense feed-forward halves launch fewer small kernels than latent attention and routing
     launches = sum(n * (1.0 if m.type in ("mla", "dsv4") else general["gqa_latency_factor"]) for n, m in mixers)
     launches += sum(n * (1.0 if f.experts else general["dense_latency_factor"]) for n, f in ffns)
+    # the latency includes the skew between ranks, most of which experts cause
+    expert_layers = sum(n for n, f in ffns if f.experts) / max(sum(n for n, _ in ffns), 1.0)
+    skew = expert_layers + (1 - expert_layers) * general["dense_collective_factor"]
     return Assembly(
         hardware=hw,
         layouts=layouts,
@@ -233,10 +236,10 @@ def assemble(
         dense=tuple(dense),
         routed=tuple(routed),
         beside_experts=tuple(beside),
-        elementwise=elementwise(
-            hw, model.hidden, general["elementwise_passes"], launches / max(halves, 1.0)
-        ).times(halves / 2),
-        tp_reduce=all_reduce(hw, model.hidden * ACTIVATION_BYTES, tp),
+        elementwise=elementwise(hw, model.hidden, general["elementwise_passes"], launches / max(halves, 1.0)).times(
+            halves / 2
+        ),
+        tp_reduce=all_reduce(hw, model.hidden * ACTIVATION_BYTES, tp, skew),
         tp_reduces=np.where(tp > 1, tp_reduces, 0.0),
         group_reduce=all_reduce(hw, model.hidden * ACTIVATION_BYTES, stage),
         group_reduces=np.where(stage > 1, group_reduces, 0.0),

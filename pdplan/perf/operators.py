@@ -201,7 +201,8 @@ def elementwise(hw: Hardware, hidden: float, passes: float, launches: float = 1.
     """
     c = hw.constant
     return RowCost(
-        launches * c["elementwise_latency_us"], hidden * 2 * passes / (c["activation_efficiency"] * hw.hbm_bandwidth))
+        launches * c["elementwise_latency_us"], hidden * 2 * passes / (c["activation_efficiency"] * hw.hbm_bandwidth)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +226,15 @@ class AllReduce:
         return time
 
 
-def all_reduce(hw: Hardware, bytes_per_row: float, ranks: ArrayLike) -> AllReduce:
-    """Coefficients of an all-reduce over `ranks` cards.
+def all_reduce(hw: Hardware, bytes_per_row: float, ranks: ArrayLike, latency_factor: float = 1.0) -> AllReduce:
+    """Coefficients of an all-reduce over `ranks` cards; `latency_factor` scales the family's latency.
 
     Inside the scale-up domain it runs on the scale-up link; beyond it on the NIC, with 2.5 times the latency.
     """
     n = np.maximum(np.asarray(ranks, dtype=np.float64), 1.0)
     inside = n <= hw.domain
     bandwidth = np.where(inside, hw.link_bandwidth, hw.nic_bandwidth)
-    latency = hw.constant["all_reduce_latency_us"] * np.sqrt(n / 8)
+    latency = hw.constant["all_reduce_latency_us"] * latency_factor * np.sqrt(n / 8)
     return AllReduce(
         latency_s=np.where(n > 1, latency * np.where(inside, 1.0, CROSS_DOMAIN_LATENCY_FACTOR), 0.0),
         volume_s_per_row=2 * (n - 1) / n * bytes_per_row / bandwidth,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +18,18 @@ CATALOG = load_catalog()
 FP8 = Precision(weights="fp8", attention_weights="fp8", output_projection="fp8", kv_cache="fp8")
 FP4 = Precision(weights="fp4", attention_weights="bf16", output_projection="fp4", kv_cache="fp8")
 # The engine constants of the worked example; the catalog's may be refitted.
+FROZEN = json.loads((Path(__file__).parent / "worked_constants.json").read_text(encoding="utf-8"))
 TRTLLM = {
+    **FROZEN["general"],
     "engine.host_latency_us": 373.65, "engine.per_sequence_latency_us": 18.632, "engine.all_to_all_latency_us": 23.81,
     "engine.request_overhead_ms": 84.445, "engine.prefill_time_factor": 0.9598, "engine.first_token_steps": 1.1411,
+    "engine.launch_factor": 1.0, "engine.collective_latency_factor": 1.0,
 }  # fmt: skip
 DYNAMO = {
+    **FROZEN["general"],
     "engine.host_latency_us": 343.05, "engine.per_sequence_latency_us": 8.6082, "engine.all_to_all_latency_us": 24.695,
     "engine.request_overhead_ms": 71.17, "engine.prefill_time_factor": 1.1095, "engine.first_token_steps": 1.8797,
+    "engine.launch_factor": 1.0, "engine.collective_latency_factor": 1.0,
 }  # fmt: skip
 MEAN = 0.9 * 1024
 
@@ -32,11 +39,15 @@ def layouts(*rows: tuple[int, int, int, int, int]) -> Layouts:
     return Layouts(machine=table[:, 0], tp=table[:, 1], pp=table[:, 2], ep=table[:, 3], attention_dp=table[:, 4])
 
 
-def machine(node: str, constants: dict[str, float] | None = None, **changes: float) -> Machine:
+def machine(node: str, **changes: float) -> Machine:
     spec = replace(CATALOG.node(node), **changes)
     card = CATALOG.accelerator(spec.accelerator)
     family = CATALOG.family(card.family)
-    return Machine(node=spec, accelerator=card, family=replace(family, constants=constants or family.constants))
+    return Machine(
+        node=spec,
+        accelerator=card,
+        family=replace(family, constants=FROZEN["families"].get(family.id, family.constants)),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,25 +24,9 @@ ENGINE = EngineSpec(id="bare", name="no host time", version="", confidence="gues
     "host_latency_us": 0.0, "per_sequence_latency_us": 0.0, "all_to_all_latency_us": 35.0,
 })  # fmt: skip
 CATALOG = load_catalog()
-# Section 6 of the note, digits of its fit; frozen here so that a refit of the catalog does not move the examples.
-CONSTANTS = {
-    "hopper": {
-        "compute_efficiency_bf16": 0.88604, "compute_efficiency_fp8": 0.67756, "compute_efficiency_fp4": 0.67756,
-        "memory_efficiency": 0.93488, "activation_efficiency": 0.6, "kernel_latency_us": 4.5458,
-        "accumulation_latency_ns": 0.90917, "attention_compute_efficiency": 0.60459, "kv_memory_efficiency": 0.75394,
-        "attention_latency_us": 13.638, "moe_compute_efficiency": 0.46908, "moe_compute_efficiency_fp4": 0.46908,
-        "moe_memory_efficiency": 0.8042, "moe_latency_us": 37.882, "moe_latency_fp4_us": 37.882,
-        "all_reduce_latency_us": 8.5012, "link_efficiency": 0.79027, "elementwise_latency_us": 30.306,
-    },
-    "blackwell": {
-        "compute_efficiency_bf16": 0.70483, "compute_efficiency_fp8": 0.66673, "compute_efficiency_fp4": 0.75687,
-        "memory_efficiency": 0.95085, "activation_efficiency": 0.5, "kernel_latency_us": 2.1880,
-        "accumulation_latency_ns": 0.43761, "attention_compute_efficiency": 0.59053, "kv_memory_efficiency": 0.85076,
-        "attention_latency_us": 6.5641, "moe_compute_efficiency": 0.31431, "moe_compute_efficiency_fp4": 0.47935,
-        "moe_memory_efficiency": 0.70063, "moe_latency_us": 14.587, "moe_latency_fp4_us": 3.4,
-        "all_reduce_latency_us": 20.0, "link_efficiency": 0.584, "elementwise_latency_us": 10.94,
-    },
-}  # fmt: skip
+# Section 6 of the latency model as first published; frozen so that a refit of the catalog does not move the examples.
+FROZEN = json.loads((Path(__file__).parent / "worked_constants.json").read_text(encoding="utf-8"))
+CONSTANTS = FROZEN["families"]
 
 
 def machine(node: str, **changes: float) -> Machine:
@@ -66,7 +52,12 @@ def hw():
 
 
 def model(name: str, precision: Precision, **kwargs) -> LatencyModel:
-    overrides = {"general.hot_rank_factor": 0.0, "general.prefill_factor": 1.0, **kwargs.pop("overrides", {})}
+    overrides = {
+        **FROZEN["general"],
+        "general.hot_rank_factor": 0.0,
+        "general.prefill_factor": 1.0,
+        **kwargs.pop("overrides", {}),
+    }
     return LatencyModel(CATALOG.model(name), MACHINES, ENGINE, precision, overrides=overrides, **kwargs)
 
 
