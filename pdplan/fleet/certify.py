@@ -1,0 +1,214 @@
+"""The certificate: every number of a plan recomputed from the scenario, and every constraint with its slack.
+
+Nothing of the program that made the plan is used, so that a plan from anywhere can be checked.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from pdplan.errors import InputError, unknown_name
+from pdplan.fleet.candidates import Fleet, fleet_of, offers_for
+from pdplan.fleet.evaluate import Evaluation, PoolSpec, evaluate, layouts_of
+from pdplan.fleet.plan import Binding, Certificate, Check, Plan, Pool
+from pdplan.fleet.pools import link_between
+from pdplan.scenario.resolve import Offer, Scenario
+
+__all__ = ["binding_of", "certify"]
+
+TOLERANCE = 1e-6
+Add = Callable[[str, float, float], None]
+
+
+def _spec(pool: Pool) -> PoolSpec:
+    layout = pool.layout
+    return PoolSpec(
+        role=pool.role, site=pool.site, node_type=pool.node_type, destination_site=pool.destination_site, tp=layout.tp,
+        pp=layout.pp, ep=layout.ep, attention_dp=layout.attention_dp, token_budget=layout.token_budget,
+        batch_cap=max(layout.max_batch, 1) if pool.role != "prefill" else 1 << 30, replicas=pool.replicas,
+        rate_req_per_s=pool.rate_req_per_s,
+    )
+
+
+def _known(scenario: Scenario, plan: Plan) -> dict[tuple[str, str], Offer]:
+    offers = {(offer.site, offer.node.id): offer for site in scenario.sites for offer in site.offers}
+    faults = []
+    for i, pool in enumerate(plan.pools):
+        if (pool.site, pool.node_type) not in offers:
+            faults.append(f"pools.{i}: {unknown_name('node type', pool.node_type, [h for s, h in offers if s == pool.site])} "
+                          f"(site {pool.site!r} of the scenario)")
+        elif pool.replicas < 1 or pool.nodes < 1 or pool.rate_req_per_s < 0:
+            faults.append(f"pools.{i}: replicas, nodes and rate_req_per_s must be at least 1, 1 and 0")
+        elif min(pool.layout.tp, pool.layout.pp, pool.layout.ep, pool.layout.attention_dp) < 1:
+            faults.append(f"pools.{i}.layout: tp, pp, ep and attention_dp must be at least 1")
+    if not plan.pools:
+        faults.append("pools: is empty; there is nothing to check in a plan without pools")
+    if faults:
+        raise InputError(*faults)
+    return offers
+
+
+def _pool_checks(add: Add, scenario: Scenario, fleet: Fleet, plan: Plan, evaluation: Evaluation) -> None:
+    for i, (pool, state) in enumerate(zip(plan.pools, evaluation.states, strict=True)):
+        where = f"pool {i + 1} ({pool.role}, {pool.node_type} at {pool.site})"
+        layouts = layouts_of(fleet, _spec(pool))
+        valid, reasons = fleet.latency.valid(layouts)
+        add(f"{where}: layout is valid{'' if valid.all() else ': ' + '; '.join(reasons)}", 0.0 if valid.all() else 1.0, 0.0)
+        memory = state.memory
+        add(f"{where}: weights, cache, staging and reserve fit in HBM [GB]",
+            (memory.weights + memory.kv_cache + memory.staging + memory.reserve) / 1e9, memory.hbm / 1e9)
+        if pool.role != "prefill":
+            add(f"{where}: mean batch within the resident capacity [sequences]", state.batch_mean, float(state.max_batch))
+        add(f"{where}: work below what the replicas can do [share]", state.utilization_frac if state.stable else 2.0, 1.0)
+        add(f"{where}: FLOP/s below the dense peak [share]", state.flop_frac, 1.0)
+        add(f"{where}: HBM bandwidth below the peak [share]", state.hbm_frac, 1.0)
+
+
+def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[str, str], Offer]) -> None:
+    rate = scenario.rate_req_per_s
+    served = sum(pool.rate_req_per_s for pool in plan.pools if pool.role != "prefill")
+    add("every request is decoded [req/s]", rate, served)
+    filled: dict[tuple[str, str], float] = defaultdict(float)
+    for pool in plan.pools:
+        key = f"tp {pool.layout.tp}" if scenario.engine.equal_tp else ""
+        if pool.role == "prefill":
+            filled[pool.destination_site, key] += pool.rate_req_per_s
+        elif pool.role == "decode":
+            filled[pool.site, key] -= pool.rate_req_per_s
+    for (site, key), difference in sorted(filled.items()):
+        add(f"prefilled for {site}{' with ' + key if key else ''} equals decoded there [req/s]", abs(difference), 1e-6 * rate)
+    cards: dict[tuple[str, str, str], float] = defaultdict(float)
+    have: dict[tuple[str, str, str], int] = defaultdict(int)
+    nodes: dict[tuple[str, str], int] = defaultdict(int)
+    for pool in plan.pools:
+        role_key = (pool.site, pool.role, pool.node_type)
+        per_node = offers[pool.site, pool.node_type].node.cards_per_node
+        size = pool.layout.tp * pool.layout.pp * pool.layout.attention_dp
+        if size <= per_node and per_node % size:
+            cards[role_key] += -(-pool.replicas // (per_node // size)) * per_node
+        else:
+            cards[role_key] += pool.replicas * (size if size <= per_node else -(-size // per_node) * per_node)
+        have[role_key] += pool.nodes * per_node
+        nodes[pool.site, pool.node_type] += pool.nodes
+    for (site, role, node_type), used in sorted(cards.items()):
+        add(f"{role} replicas fit on the {node_type} nodes at {site} [cards]", used, float(have[site, role, node_type]))
+    bought = {(p.site, p.node_type): p for p in plan.purchases}
+    for key, used_nodes in sorted(nodes.items()):
+        offer = offers[key]
+        if offer.max_nodes is not None:
+            add(f"stock of {key[1]} at {key[0]} [nodes]", float(used_nodes), float(offer.max_nodes))
+        if plan.purchases:
+            entry = bought.get(key)
+            count = (entry.nodes + entry.owned_nodes) if entry else 0
+            add(f"nodes in use are bought or owned: {key[1]} at {key[0]}", float(used_nodes), float(count))
+            if entry and offer.lot_nodes > 1:
+                add(f"{key[1]} at {key[0]} is bought in lots of {offer.lot_nodes} [remainder]", float(entry.nodes % offer.lot_nodes), 0.0)
+            if entry and offer.min_nodes:
+                add(f"least order of {key[1]} at {key[0]} [nodes]", float(offer.min_nodes), float(entry.nodes + entry.owned_nodes))
+    for role in ("prefill", "decode", "colocated"):
+        rules = getattr(scenario.fleet, role)
+        allowed = {(offer.site, offer.node.id) for offer in offers_for(scenario, role)}
+        for site_obj in scenario.sites:
+            mine = [pool for pool in plan.pools if pool.role == role and pool.site == site_obj.name]
+            if mine and rules.min_cards:
+                add(f"least {role} cards at {site_obj.name}", float(rules.min_cards), float(sum(p.cards for p in mine)))
+            for pool in mine:
+                add(f"{role} may use {pool.node_type} at {pool.site}", 0.0 if (pool.site, pool.node_type) in allowed else 1.0, 0.0)
+
+
+def _limit_checks(
+    add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[str, str], Offer], evaluation: Evaluation
+) -> float:
+    """Links, limits and money; returns the recomputed cost."""
+    sent: dict[tuple[str, str], float] = defaultdict(float)
+    for pool, state in zip(plan.pools, evaluation.states, strict=True):
+        if pool.role == "prefill" and pool.site != pool.destination_site:
+            sent[pool.site, pool.destination_site] += pool.rate_req_per_s * state.kv_bytes_per_request * 8 / 1e9
+    units = {(line.from_site, line.to_site): line.units for line in plan.links}
+    link_cost, counted = 0.0, set()
+    for (a, b), load in sorted(sent.items()):
+        link = link_between(scenario, a, b)
+        n = units.get((a, b), 0)
+        capacity = 0.0 if link is None else n * link.unit_bandwidth_bytes_per_s * link.usable_frac * 8 / 1e9
+        add(f"KV traffic {a} to {b} [Gb/s]", load, capacity)
+        if link is not None:
+            add(f"link units {a}-{b}", float(n), float(link.max_units))
+            if frozenset((a, b)) not in counted:
+                counted.add(frozenset((a, b)))
+                link_cost += n * link.usd_per_unit_hour
+    cost = link_cost
+    if plan.purchases:
+        cost += sum(
+            p.nodes * offers[p.site, p.node_type].usd_per_node_hour
+            + p.owned_nodes * offers[p.site, p.node_type].owned_usd_per_node_hour for p in plan.purchases
+        )
+    else:
+        cost += sum(pool.nodes * offers[pool.site, pool.node_type].usd_per_node_hour for pool in plan.pools)
+    rules = scenario.fleet
+    power = sum(pool.nodes * offers[pool.site, pool.node_type].node.power_w for pool in plan.pools)
+    cards = sum(pool.nodes * offers[pool.site, pool.node_type].node.cards_per_node for pool in plan.pools)
+    if rules.budget_usd_per_hour is not None:
+        add("budget [USD/h]", cost, rules.budget_usd_per_hour)
+    if rules.max_power is not None:
+        add("power of the fleet [kW]", power / 1e3, rules.max_power / 1e3)
+    if rules.max_cards is not None:
+        add("cards of the fleet", float(cards), float(rules.max_cards))
+    if rules.max_sites is not None:
+        add("sites in use", float(len({pool.site for pool in plan.pools})), float(rules.max_sites))
+    for site in scenario.sites:
+        mine = [pool for pool in plan.pools if pool.site == site.name]
+        if site.max_power_w is not None:
+            used = sum(pool.nodes * offers[pool.site, pool.node_type].node.power_w for pool in mine)
+            add(f"power at {site.name} [kW]", used / 1e3, site.max_power_w / 1e3)
+        if site.max_cards is not None:
+            add(f"cards at {site.name}", float(sum(pool.cards for pool in mine)), float(site.max_cards))
+    return cost
+
+
+def certify(scenario: Scenario, plan: Plan) -> Certificate:
+    """Recompute a plan and list every constraint as lhs <= rhs.
+
+    Raises
+    ------
+    InputError
+        The plan names machines or sites the scenario does not have, or has no pools.
+    """
+    offers = _known(scenario, plan)
+    fleet = fleet_of(scenario)
+    evaluation = evaluate(scenario, fleet, [_spec(pool) for pool in plan.pools])
+    checks: list[Check] = []
+
+    def add(name: str, lhs: float, rhs: float) -> None:
+        room = TOLERANCE * max(abs(lhs), abs(rhs), 1e-9)
+        checks.append(Check(name=name, lhs=lhs, rhs=rhs, slack=rhs - lhs, ok=bool(lhs <= rhs + room)))
+
+    for target in scenario.targets:
+        name = {"ttft_s": "TTFT", "tpot_s": "TPOT"}[target.metric]
+        add(f"{name} {target.label} [s]", evaluation.quantile(target.metric, target.percentile), target.limit_s)
+    _pool_checks(add, scenario, fleet, plan, evaluation)
+    _fleet_checks(add, scenario, plan, offers)
+    cost = _limit_checks(add, scenario, plan, offers, evaluation)
+    if plan.cost is not None:
+        add("cost as printed equals cost recomputed [USD/h difference]", abs(plan.cost.usd_per_hour - cost), 1e-6 * max(cost, 1.0))
+    for line in plan.slo:
+        again = evaluation.quantile(line.metric, line.percentile)
+        add(f"{line.metric} p{line.percentile:g} as printed equals recomputed [s difference]", abs(again - line.predicted),
+            1e-6 * max(again, 1e-3))
+    return Certificate(ok=all(check.ok for check in checks), checks=tuple(checks))
+
+
+_BINDING = ("TTFT p", "TPOT p", "stock of", "budget", "power", "cards", "KV traffic", "link units", "least", "sites in use",
+            "replicas fit")
+
+
+def binding_of(certificate: Certificate, plan: Plan) -> tuple[Binding, ...]:
+    """Constraints with less than 5 % to spare: what holds the cost up."""
+    found = []
+    for check in certificate.checks:
+        named = any(check.name.startswith(word) or word in check.name for word in _BINDING)
+        if named and "difference" not in check.name and check.rhs > 0 and check.slack <= 0.05 * abs(check.rhs):
+            found.append(Binding(
+                constraint=check.name, message=f"{check.name}: {check.lhs:.4g} of {check.rhs:.4g} ({check.slack / check.rhs:.1%} to spare)",
+            ))
+    return tuple(found)
