@@ -1,12 +1,14 @@
 """Colocated replicas with chunked prefill: both latencies at once, and what prefill does to decode.
 
 An iteration of at most `chunk_tokens` tokens carries B decode tokens and fills the rest with prefill:
-time = base + per_sequence B + prefill work (pdplan latency model, section 8.4). With arrival rate lam, mean prefill work
+time = base + per_sequence B + prefill work (pdplan latency model, section 8.4). With arrival rate lam, mean
+prefill work
 w and O decode steps,  den = 1 - lam w - lam O per_sequence;  TPOT = base/den;  B = lam O base/den.  Prefill is an M/G/1
 queue whose service is the chunks' iterations. Each replica is taken alone (balanced random routing).
 
 Spread of TPOT: the in-flight count as in decode, with base and slope stretched by 1/(1 - lam w), plus the random amount
-of prefill work that arrives during a request's own life (compound Poisson), which hits short answers hardest. The sum is
+of prefill work that arrives during a request's own life (compound Poisson), which hits short answers
+hardest. The sum is
 taken as a gamma above `base` per support point. That spread is pdplan's own extension of section 8.4.
 """
 
@@ -129,7 +131,8 @@ def colocated_state(rate_req_per_s: ArrayLike, model: ColocatedModel) -> Colocat
 def _own(state: ColocatedState, model: ColocatedModel) -> Floats:
     """Iterations of a request's own prefill, (K, ..., C): one short one, or as many full ones as it has chunks.
 
-    Requests that arrive during one iteration (lam x iteration of them) share the next; their work is added here. Section
+    Requests that arrive during one iteration (lam x iteration of them) share the next; their work is added
+    here. Section
     8.4 leaves it out and says so; with it the means of its table of simulations come out within 7 % at every budget.
     """
     batch = np.where(state.stable, state.mean_batch, 0.0)

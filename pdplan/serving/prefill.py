@@ -6,11 +6,13 @@ pass with all slots filled takes `service_full_s` instead of `service_s`;
 in between the pass time moves with utilisation (pdplan latency model, section 3). With more than one slot a request
 that arrives while a pass runs also waits for its end (a gate, uniform over the pass).
 
-Waiting time W is zero with probability 1 - C (Erlang C) and exponential with mean theta otherwise (pdplan latency model,
+Waiting time W is zero with probability 1 - C (Erlang C) and exponential with mean theta otherwise (pdplan
+latency model,
 section 8.1), so that, over support points k,
 P(TTFT > t) = sum_k w_k min(1, C exp(-(t - S_k)/theta)) for t >= S_k.
 
-Valid for stationary traffic up to a utilisation of about 0.95, the default cap: above it a queue needs so long to settle
+Valid for stationary traffic up to a utilisation of about 0.95, the default cap: above it a queue needs so
+long to settle
 that its percentiles describe no real hour. Not valid for sticky routing (that is n queues of one replica).
 """
 

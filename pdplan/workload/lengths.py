@@ -168,7 +168,8 @@ def mix_from_spec(
     spec : str or mapping
         Name of a shipped shape, ``{trace: FILE}``, ``{fixed: {...}}``, ``{joint: [...]}`` or
         ``{input_tokens: {...}, output_tokens: {...}}``.
-    catalog : object with ``workload(name)``
+    catalog : object
+        Its ``workload(name)`` gives a shipped shape's data.
     folder : Path, optional
         Where relative trace paths start.
     prefix_hit_frac : float
@@ -196,6 +197,7 @@ def mix_from_spec(
         return quantile_mix(spec["input_tokens"], spec["output_tokens"], prefix_hit_frac)
     raise ValueError(
         f"a mapping with the keys {', '.join(sorted(map(str, keys))) or 'none'} is not accepted; write the name of a shipped "
-        "shape, {joint: [[1000, 200, 1.0]]}, {trace: FILE}, {fixed: {input_tokens: 4000, output_tokens: 500}} or "
+        "shape, {joint: [[1000, 200, 1.0]]}, "
+        "{trace: FILE}, {fixed: {input_tokens: 4000, output_tokens: 500}} or "
         "{input_tokens: {p50: 1000, p90: 3000}, output_tokens: {p50: 150, p90: 400}}"
     )

@@ -45,7 +45,8 @@ def test_prefill_capacity(services, limit, q, slots, fuller):
     assert (reached <= limit * (1 + 1e-6)).all()
     # The search resolves 2^-18 of the pool's ceiling, always from below.
     ceiling = 0.95 * COUNTS[:, None] * slots / (weight @ service * (1 + 0.95 * (fuller - 1)))
-    beyond = ttft_quantile_s(q, rate * 1.01 + 1e-5 * ceiling, COUNTS[:, None], service, weight, extra_s=0.05, **kind)[on, 0]
+    beyond = ttft_quantile_s(q, rate * 1.01 + 1e-5 * ceiling, COUNTS[:, None], service, weight, extra_s=0.05, **kind)
+    beyond = beyond[on, 0]
     work = weight @ service[:, 0] * (1 + 0.95 * (fuller - 1))
     capped = rate[on, 0] > 0.9499 * COUNTS[on] * slots / work
     assert (capped | (beyond > limit * (1 - 1e-9))).all()
