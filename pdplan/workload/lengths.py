@@ -196,7 +196,8 @@ def mix_from_spec(
     if keys == {"input_tokens", "output_tokens"} and all(isinstance(v, dict) for v in spec.values()):
         return quantile_mix(spec["input_tokens"], spec["output_tokens"], prefix_hit_frac)
     raise ValueError(
-        f"a mapping with the keys {', '.join(sorted(map(str, keys))) or 'none'} is not accepted; write the name of a shipped "
+        f"a mapping with the keys {', '.join(sorted(map(str, keys))) or 'none'} is not accepted; "
+        "write the name of a shipped "
         "shape, {joint: [[1000, 200, 1.0]]}, "
         "{trace: FILE}, {fixed: {input_tokens: 4000, output_tokens: 500}} or "
         "{input_tokens: {p50: 1000, p90: 3000}, output_tokens: {p50: 150, p90: 400}}"
