@@ -155,6 +155,8 @@ WIDTH = np.array(
 
 @dataclass(frozen=True, slots=True)
 class Constants:
+    """One set of constants: what a vector of log multipliers stands for."""
+
     families: dict[str, FamilySpec]
     engines: dict[str, EngineSpec]
     general: dict[str, float]
@@ -266,6 +268,7 @@ class Problem:
         return np.stack([step * stall / lat.tokens_per_step(g.decode), first, capacity / rate])
 
     def residuals(self, v: Floats) -> Floats:
+        """Weighted soft log errors of TPOT, TTFT and capacity, three per row, 0 where a row has none."""
         tpot, ttft, spare = self.conditional(v)
         weight = np.where(self.deepseek, 1.0, OTHER_MODELS_WEIGHT)
         inputs = np.array([d.input_tokens for d in self.rows.deployments])
@@ -279,6 +282,7 @@ class Problem:
         return np.concatenate([np.nan_to_num(x) for x in (a, b, c)])
 
     def jacobian(self, v: Floats, base: Floats) -> Floats:
+        """Forward differences, all families and all engines moved at once."""
         h = 1e-4
         kinds = list(dict.fromkeys((o, k) for o, _, k in NAMES))
         jac = np.zeros((len(base), len(v)))

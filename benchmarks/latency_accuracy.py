@@ -13,9 +13,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 from public_rows import DEFAULT_FOLDER, Rows, error_line, inferencex, silicon
 
-from pdplan.catalog.load import load_catalog
+from pdplan.catalog.load import Catalog, load_catalog
+from pdplan.perf.layout import Layouts, Machine
+from pdplan.perf.model import LatencyModel, Speculation
 from pdplan.serving.closed_loop import ClosedLoopResult
-from pdplan.serving.deployments import predict_deployments
+from pdplan.serving.deployments import precision_of, predict_deployments
 
 
 def table(rows: Rows, result: ClosedLoopResult, by: tuple[str, ...]) -> str:
@@ -38,6 +40,106 @@ def table(rows: Rows, result: ClosedLoopResult, by: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
+# (source, node, engine, weights, phase, ranks, context or prompt, requests or prompt tokens per card, drafts,
+#  acceptance, measured tokens/s per card)
+PUBLISHED = (
+    ("DeepSeek profile, decode EP128", "h800-8", "sglang-dynamo", "fp8", "decode", 128, 4096, 128, 0, 0.0, 18598 / 8),
+    (
+        "SGLang 96 x H100, prefill EP32, 1k",
+        "h100-sxm-8",
+        "sglang-dynamo",
+        "fp8",
+        "prefill",
+        32,
+        1024,
+        16384,
+        0,
+        0.0,
+        57674 / 8,
+    ),
+    (
+        "SGLang 96 x H100, prefill EP32, 4k",
+        "h100-sxm-8",
+        "sglang-dynamo",
+        "fp8",
+        "prefill",
+        32,
+        4096,
+        16384,
+        0,
+        0.0,
+        50302 / 8,
+    ),
+    (
+        "SGLang 96 x H100, decode EP72, 2k",
+        "h100-sxm-8",
+        "sglang-dynamo",
+        "fp8",
+        "decode",
+        72,
+        2050,
+        256,
+        0,
+        0.0,
+        22282 / 8,
+    ),
+    ("SGLang GB200, decode EP48, 2k", "gb200-nvl72", "sglang-dynamo", "fp4", "decode", 48, 2000, 1408, 0, 0.0, 13386),
+    ("H20, decode EP16, 32 per card", "h20-96-8", "sglang-dynamo", "fp8", "decode", 16, 4864, 32, 1, 0.85, 675),
+    ("H20, decode EP32, 32 per card", "h20-96-8", "sglang-dynamo", "fp8", "decode", 32, 4864, 32, 1, 0.85, 585),
+    ("H20, decode EP16, 8 per card", "h20-96-8", "sglang-dynamo", "fp8", "decode", 16, 4864, 8, 1, 0.85, 278),
+    (
+        "CloudMatrix 384, prefill EP32 (dies)",
+        "ascend-910c-64",
+        "generic",
+        "int8",
+        "prefill",
+        16,
+        4096,
+        16384,
+        0,
+        0.0,
+        5655,
+    ),
+    ("CloudMatrix 384, decode EP320 (dies)", "ascend-910c-384", "generic", "int8", "decode", 160, 4096, 8, 1, 0.7, 538),
+)
+BALANCED = 0.3
+"""Expert imbalance with redundant experts, which these reports use."""
+
+
+def published(catalog: Catalog) -> str:
+    """One pool alone at a stated batch: tokens/s per card, as shipped and with balanced experts."""
+    model = catalog.model("deepseek-r1")
+    lines = [
+        "| source | measured tok/s/card | predicted | error % | with balanced experts | error % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, node_id, engine, weights, phase, ranks, length, per_card, drafts, accepted, measured in PUBLISHED:
+        node = catalog.node(node_id)
+        card = catalog.accelerator(node.accelerator)
+        machine = Machine(node=node, accelerator=card, family=catalog.family(card.family))
+        formats = precision_of(model, weights, "fp8" if weights == "fp4" else "bf16")
+        one = np.array([1])
+        layouts = Layouts(machine=one * 0, tp=one, pp=one, ep=one * ranks, attention_dp=one * ranks)
+        cells = []
+        for overrides in ({}, {"general.expert_imbalance": BALANCED}):
+            latency = LatencyModel(
+                model,
+                [machine],
+                catalog.engine(engine),
+                formats,
+                overrides=overrides,
+                speculation=Speculation(draft_tokens=drafts, acceptance_frac=accepted) if drafts else None,
+            )
+            if phase == "decode":
+                step = latency.decode_step_s(layouts, per_card * ranks, float(length))
+                rate = float((per_card * latency.tokens_per_step(layouts) / step)[0])
+            else:
+                rate = per_card / float(latency.prefill_pass_s(layouts, length, 0.0, per_card * ranks / length)[0])
+            cells += [f"{rate:,.0f}", f"{(rate / measured - 1) * 100:+.0f}"]
+        lines.append(f"| {name} | {measured:,.0f} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_FOLDER
     catalog = load_catalog()
@@ -52,6 +154,7 @@ def main() -> None:
         print(f"Other models, {name}: {len(rows.deployments)} colocated rows\n")
         for by in ((), ("model",), ("model", "framework", "hardware")):
             print(table(rows, result, by) + "\n")
+    print("Published single-pool figures, DeepSeek-V3/R1\n\n" + published(catalog))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Rows:
     total_tok_per_s_per_card: NDArray[np.float64]
 
     def take(self, keep: NDArray[np.bool_]) -> Rows:
+        """The rows where `keep` is true."""
         index = np.flatnonzero(keep)
         return Rows(
             [self.deployments[i] for i in index],
@@ -45,6 +46,7 @@ class Rows:
         )
 
     def labels(self, name: str) -> NDArray[np.str_]:
+        """One label of every row."""
         return np.array([str(d.labels[name]) for d in self.deployments])
 
 
