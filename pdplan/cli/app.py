@@ -38,17 +38,15 @@ def _options(
 
 
 def _register() -> None:
-    from pdplan.cli import calibrate, catalog, check, estimate, init, plan, schema, trace, validate
+    from pdplan.cli import catalog, check, estimate, init, plan, schema, trace
 
     app.command(name="plan")(plan.plan)
     app.command(name="estimate")(estimate.estimate)
     app.command(name="check")(check.check)
-    app.add_typer(catalog.app, name="catalog")
-    app.add_typer(trace.app, name="trace")
-    app.command(name="validate")(validate.validate)
-    app.command(name="calibrate")(calibrate.calibrate)
     app.command(name="init")(init.init)
     app.command(name="schema")(schema.schema)
+    app.add_typer(catalog.app, name="catalog")
+    app.add_typer(trace.app, name="trace")
 
 
 def main() -> None:

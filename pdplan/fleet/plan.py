@@ -6,6 +6,7 @@ never renamed.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +23,11 @@ __all__ = [
 ]
 
 SCHEMA = "pdplan.plan/1"
+
+
+def _report() -> Any:
+    """The writers live on a floor above; a plan only forwards to them."""
+    return importlib.import_module("pdplan.report")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,15 +342,12 @@ class Plan:
 
     def to_markdown(self) -> str:
         """The decision paper."""
-        from pdplan import report
-
-        return report.render(self, "md")
+        return str(_report().render(self, "md"))
 
     def write(self, folder: str | Path, formats: tuple[str, ...] | list[str] = ("md", "csv", "json")) -> list[Path]:
         """Write the reports into a folder, each file whole or not at all; returns the paths."""
-        from pdplan import report
-
-        return report.write(self, Path(folder), formats)
+        paths: list[Path] = _report().write(self, Path(folder), formats)
+        return paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,65 @@
-"""pdplan.report"""
+"""Plan -> text: the decision paper, tables for spreadsheets, JSON. Formats are found in `pdplan.report.formats`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pdplan.errors import InputError
+from pdplan.files import write_atomic
+from pdplan.report.format import Format
+
+if TYPE_CHECKING:
+    from pdplan.fleet.plan import Plan
+
+__all__ = ["formats", "render", "write"]
+
+
+@cache
+def _formats() -> dict[str, Format]:
+    package = importlib.import_module("pdplan.report.formats")
+    found = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        format_: Format = importlib.import_module(f"{package.__name__}.{module.name}").FORMAT
+        found[format_.suffix] = format_
+    return dict(sorted(found.items()))
+
+
+def formats() -> list[str]:
+    """Suffixes of the formats that exist."""
+    return list(_formats())
+
+
+def _format(suffix: str) -> Format:
+    if suffix not in _formats():
+        raise InputError(f"format {suffix!r} is not known; choose from {', '.join(formats())}")
+    return _formats()[suffix]
+
+
+def render(plan: Plan, suffix: str) -> str:
+    """A plan as text in a format of one file."""
+    texts = _format(suffix).render(plan)
+    return "\n".join(texts[name] for name in sorted(texts))
+
+
+def write(plan: Plan, folder: Path, suffixes: list[str] | tuple[str, ...]) -> list[Path]:
+    """Write a plan into a folder, every file whole or not at all; returns the paths.
+
+    Raises
+    ------
+    InputError
+        Unknown format, or a folder that cannot be written; nothing is written then.
+    """
+    texts: dict[str, str] = {}
+    for suffix in suffixes:
+        texts |= _format(suffix).render(plan)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; a folder is expected")
+    paths = []
+    for name, text in texts.items():
+        write_atomic(folder / name, text)
+        paths.append(folder / name)
+    return paths

@@ -21,7 +21,7 @@ INPUT_EDGES = np.array(
     [0, 0.06, 0.12, 0.2, 0.28, 0.36, 0.44, 0.52, 0.6, 0.68, 0.76, 0.83, 0.885, 0.915, 0.945, 0.97, 0.985, 0.995, 1.0]
 )
 """Quantile bins of the input length: finer where percentiles are asked."""
-OUTPUT_EDGES = np.array([0, 0.2, 0.4, 0.6, 0.8, 0.93, 1.0])
+OUTPUT_EDGES = np.array([0, 0.2, 0.4, 0.6, 0.75, 0.88, 0.92, 0.97, 0.985, 1.0])
 
 
 class _Shapes(Protocol):

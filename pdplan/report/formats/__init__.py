@@ -1,0 +1,1 @@
+"""One module per report format, each with ``FORMAT = Format(...)``."""
