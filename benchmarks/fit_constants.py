@@ -130,7 +130,11 @@ GENERAL_START: dict[str, tuple[float, float]] = {
     "dense_collective_factor": (1.0, 0.5),
 }
 ENGINES = ("trtllm", "trtllm-dynamo", "sglang", "sglang-amd", "sglang-dynamo", "atom", "sglang-mori", "vllm")
-COPIES = (("families", "ascend", "cdna3"), ("engines", "sglang-equal-tp", "sglang"))
+COPIES = (
+    *(("families", name, "cdna3") for name in ("ascend", "gaudi", "trainium", "other")),
+    ("families", "tpu", "hopper"),
+    ("engines", "sglang-equal-tp", "sglang"),
+)
 """(kind, file, the fitted record it copies)."""
 OTHER_MODELS_WEIGHT = 0.3
 """Rows of other models weigh less: many come from few configurations, and means stand for medians."""
