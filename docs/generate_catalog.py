@@ -116,7 +116,7 @@ def markdown(headers: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
     """A pipe table."""
     lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
     for row in rows:
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |")  # noqa: PERF401
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |")
     return "\n".join(lines) + "\n"
 
 

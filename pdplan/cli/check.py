@@ -26,8 +26,8 @@ def check(
     """
     from pdplan.files import read_text
     from pdplan.fleet.certify import certify
-    from pdplan.fleet.plan import plan_from_json
     from pdplan.fleet.pipeline import scenario_of
+    from pdplan.fleet.plan import plan_from_json
 
     answer = plan_from_json(read_text(plan), name=str(plan))
     certificate = certify(scenario_of(answer, catalog_folder=catalog, name=str(plan)), answer)
@@ -36,7 +36,9 @@ def check(
     else:
         from tabulate import tabulate
 
-        rows = [(line.name, line.lhs, line.rhs, line.slack, "ok" if line.ok else "VIOLATED") for line in certificate.checks]
+        rows = [
+            (line.name, line.lhs, line.rhs, line.slack, "ok" if line.ok else "VIOLATED") for line in certificate.checks
+        ]
         emit(tabulate(rows, headers=["check", "left side", "right side", "slack", ""], floatfmt=".6g"))
     broken = [line.name for line in certificate.checks if not line.ok]
     if broken:

@@ -20,7 +20,9 @@ def estimate(
     attention_dp: int = typer.Option(1, "--attention-dp", min=1, help="Attention data-parallel ranks."),
     input_tokens: int = typer.Option(1024, "--input-tokens", min=1, help="Prompt length."),
     output_tokens: int = typer.Option(256, "--output-tokens", min=1, help="Answer length."),
-    cached_tokens: int = typer.Option(0, "--cached-tokens", min=0, help="Part of the prompt found in the prefix cache."),
+    cached_tokens: int = typer.Option(
+        0, "--cached-tokens", min=0, help="Part of the prompt found in the prefix cache."
+    ),
     concurrency: int = typer.Option(1, "--concurrency", min=1, help="Sequences decoding in the replica."),
     weights: str | None = typer.Option(None, "--weights", help="bf16, fp8, int8, fp4 or int4; default as released."),
     kv_cache: str | None = typer.Option(None, "--kv-cache", help="bf16, fp8, int8 or fp4."),
@@ -47,9 +49,22 @@ def estimate(
 
         overrides = dict(load_profile(profile).overrides)
     found = run(
-        model=model, node=node, tp=tp, pp=pp, ep=ep, attention_dp=attention_dp, input_tokens=input_tokens,
-        output_tokens=output_tokens, cached_tokens=cached_tokens, concurrency=concurrency, weights=weights,
-        kv_cache=kv_cache, engine=engine, draft_tokens=draft_tokens, catalog=catalog, overrides=overrides,
+        model=model,
+        node=node,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        attention_dp=attention_dp,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=cached_tokens,
+        concurrency=concurrency,
+        weights=weights,
+        kv_cache=kv_cache,
+        engine=engine,
+        draft_tokens=draft_tokens,
+        catalog=catalog,
+        overrides=overrides,
     )
 
     def one(values: object) -> float:
@@ -60,27 +75,45 @@ def estimate(
     if json_:
         import json
 
-        emit(json.dumps({
-            "schema": "pdplan.estimate/1", "model": model, "node": node,
-            "layout": {"tp": tp, "pp": pp, "ep": ep, "attention_dp": attention_dp},
-            "ttft_s": one(found.ttft_s), "tpot_s": one(found.tpot_s), "prefill_pass_s": one(found.prefill_pass_s),
-            "decode_step_s": one(found.decode_step_s),
-            "throughput_tok_per_s_per_card": one(found.throughput_tok_per_s_per_card),
-            "prefill_tok_per_s_per_card": one(found.prefill_tok_per_s_per_card), "max_batch": one(found.max_batch),
-            "memory_bytes_per_card": {
-                "weights": one(found.weights_bytes_per_card), "kv_free": one(found.kv_free_bytes_per_card),
-                "reserve": one(found.reserve_bytes_per_card),
-            },
-            "kv_bytes_per_request": one(found.kv_bytes_per_request),
-            "bounds": {"prefill_roofline_s": one(found.prefill_roofline_s), "decode_roofline_s": one(found.decode_roofline_s)},
-            "fits": one(found.max_batch) >= concurrency, "confidence": found.confidence,
-        }, indent=1))
+        emit(
+            json.dumps(
+                {
+                    "schema": "pdplan.estimate/1",
+                    "model": model,
+                    "node": node,
+                    "layout": {"tp": tp, "pp": pp, "ep": ep, "attention_dp": attention_dp},
+                    "ttft_s": one(found.ttft_s),
+                    "tpot_s": one(found.tpot_s),
+                    "prefill_pass_s": one(found.prefill_pass_s),
+                    "decode_step_s": one(found.decode_step_s),
+                    "throughput_tok_per_s_per_card": one(found.throughput_tok_per_s_per_card),
+                    "prefill_tok_per_s_per_card": one(found.prefill_tok_per_s_per_card),
+                    "max_batch": one(found.max_batch),
+                    "memory_bytes_per_card": {
+                        "weights": one(found.weights_bytes_per_card),
+                        "kv_free": one(found.kv_free_bytes_per_card),
+                        "reserve": one(found.reserve_bytes_per_card),
+                    },
+                    "kv_bytes_per_request": one(found.kv_bytes_per_request),
+                    "bounds": {
+                        "prefill_roofline_s": one(found.prefill_roofline_s),
+                        "decode_roofline_s": one(found.decode_roofline_s),
+                    },
+                    "fits": one(found.max_batch) >= concurrency,
+                    "confidence": found.confidence,
+                },
+                indent=1,
+            )
+        )
         return
     from tabulate import tabulate
 
     rows = [
         ("TTFT, unloaded", f"{one(found.ttft_s) * 1e3:.1f} ms"),
-        ("prefill pass", f"{one(found.prefill_pass_s) * 1e3:.1f} ms (roofline {one(found.prefill_roofline_s) * 1e3:.1f})"),
+        (
+            "prefill pass",
+            f"{one(found.prefill_pass_s) * 1e3:.1f} ms (roofline {one(found.prefill_roofline_s) * 1e3:.1f})",
+        ),
         (f"TPOT at {concurrency} sequences", f"{one(found.tpot_s) * 1e3:.2f} ms"),
         ("decode step", f"{one(found.decode_step_s) * 1e3:.2f} ms (roofline {one(found.decode_roofline_s) * 1e3:.2f})"),
         ("decode throughput", f"{one(found.throughput_tok_per_s_per_card):.0f} tokens/s per card"),

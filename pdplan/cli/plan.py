@@ -51,7 +51,9 @@ def plan(
     emit(answer.to_json() if json_ else report.render(answer, "md" if out or not printable else printable[0]))
     if not quiet:
         if answer.solver is not None and answer.solver.time_s is not None:
-            note(f"{answer.solver.name}: {answer.solver.proof}, gap {answer.solver.gap:.2%}, {answer.solver.time_s:.2f} s")
+            note(
+                f"{answer.solver.name}: {answer.solver.proof}, gap {answer.solver.gap:.2%}, {answer.solver.time_s:.2f} s"
+            )
         for warning in answer.warnings:
             note(f"warning: {warning}")
     if answer.status == "infeasible":

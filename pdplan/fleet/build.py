@@ -11,10 +11,25 @@ from numpy.typing import NDArray
 from pdplan.errors import InfeasibleError, Reason
 from pdplan.fleet.candidates import Candidates, Fleet, offers_for
 from pdplan.fleet.pools import (
-    BATCH_GRID, PrefillModel, colocated_model, decode_model, link_between, pairs, prefill_model,
+    BATCH_GRID,
+    PrefillModel,
+    colocated_model,
+    decode_model,
+    link_between,
+    pairs,
+    prefill_model,
 )
 from pdplan.fleet.problem import (
-    CapacityTable, FleetProblem, Lane, Limits, LinkOption, NodeOffer, Objective, PoolOption, SiteOption, State,
+    CapacityTable,
+    FleetProblem,
+    Lane,
+    Limits,
+    LinkOption,
+    NodeOffer,
+    Objective,
+    PoolOption,
+    SiteOption,
+    State,
 )
 from pdplan.fleet.tables import table_rate
 from pdplan.perf.layout import Layouts
@@ -124,12 +139,20 @@ def _single_replica_pools(
     for offer in offers_for(scenario, role):
         mine = np.flatnonzero((c.layouts.machine == fleet.index[offer.node.id]) & (rates > 1e-9))
         for i in mine:
-            pools.append(PoolOption(
-                id=_name(role, offer.site, offer.node.id, offer.site, c, int(i)), role=role, lane=LANE, site=offer.site,  # type: ignore[arg-type]
-                node_type=offer.node.id, destination_site=offer.site,
-                cards_per_replica=int(c.layouts.cards_per_replica[i]), capacity=_linear(float(rates[i])),
-                compatibility=_key(scenario, int(c.layouts.tp[i])) if role == "decode" else "", candidate=int(i),
-            ))
+            pools.append(
+                PoolOption(
+                    id=_name(role, offer.site, offer.node.id, offer.site, c, int(i)),
+                    role=role,
+                    lane=LANE,
+                    site=offer.site,  # type: ignore[arg-type]
+                    node_type=offer.node.id,
+                    destination_site=offer.site,
+                    cards_per_replica=int(c.layouts.cards_per_replica[i]),
+                    capacity=_linear(float(rates[i])),
+                    compatibility=_key(scenario, int(c.layouts.tp[i])) if role == "decode" else "",
+                    candidate=int(i),
+                )
+            )
     return pools
 
 
@@ -137,8 +160,13 @@ def decode_rates(scenario: Scenario, fleet: Fleet, c: Candidates) -> Floats:
     """Rate per replica of every decode candidate, (C,)."""
     model = decode_model(scenario, fleet, c.layouts, c.batch_cap)
     result: Floats = decode.decode_capacity_req_per_s(
-        BATCH_GRID, model.step_s, model.mean_tokens, pairs(scenario.tpot_targets()), model.max_batch,
-        tokens_per_step=model.tokens_per_step, staging_s=model.staging_s,
+        BATCH_GRID,
+        model.step_s,
+        model.mean_tokens,
+        pairs(scenario.tpot_targets()),
+        model.max_batch,
+        tokens_per_step=model.tokens_per_step,
+        staging_s=model.staging_s,
     ).rate_req_per_s
     return result
 
@@ -151,9 +179,16 @@ def colocated_rates(scenario: Scenario, fleet: Fleet, c: Candidates) -> Floats:
     # The first token waits for whole iterations: at the slowest pace the targets allow.
     pace = min(target.limit_s for target in scenario.tpot_targets()) * model.tokens_per_step
     extra = engine["request_overhead_ms"] + (engine["first_token_steps"] + engine["poll_interval_steps"] / 2) * pace
-    result: Floats = colocated.colocated_capacity_req_per_s(
-        model, pairs(scenario.ttft_targets()), pairs(scenario.tpot_targets()), limits.max_batch / c.layouts.attention_dp, extra_s=extra
-    ).rate_req_per_s * c.layouts.attention_dp
+    result: Floats = (
+        colocated.colocated_capacity_req_per_s(
+            model,
+            pairs(scenario.ttft_targets()),
+            pairs(scenario.tpot_targets()),
+            limits.max_batch / c.layouts.attention_dp,
+            extra_s=extra,
+        ).rate_req_per_s
+        * c.layouts.attention_dp
+    )
     return result
 
 
@@ -189,21 +224,38 @@ def _prefill_pools(
                     continue
                 name = _name("prefill", offer.site, offer.node.id, destination, c, int(i))
                 transfer[name] = float(sent[column])
-                pools.append(PoolOption(
-                    id=name, role="prefill", lane=LANE, site=offer.site, node_type=offer.node.id,
-                    destination_site=destination, cards_per_replica=int(c.layouts.cards_per_replica[i]), capacity=table,
-                    compatibility=_key(scenario, int(c.layouts.tp[i])), kv_bytes_per_request=float(size[column]),
-                    candidate=int(i),
-                ))
+                pools.append(
+                    PoolOption(
+                        id=name,
+                        role="prefill",
+                        lane=LANE,
+                        site=offer.site,
+                        node_type=offer.node.id,
+                        destination_site=destination,
+                        cards_per_replica=int(c.layouts.cards_per_replica[i]),
+                        capacity=table,
+                        compatibility=_key(scenario, int(c.layouts.tp[i])),
+                        kv_bytes_per_request=float(size[column]),
+                        candidate=int(i),
+                    )
+                )
     return pools
 
 
-def _grid_rates(scenario: Scenario, model: PrefillModel, grid: NDArray[np.int64], targets: list[tuple[float, float]], first: float) -> Floats:
+def _grid_rates(
+    scenario: Scenario, model: PrefillModel, grid: NDArray[np.int64], targets: list[tuple[float, float]], first: float
+) -> Floats:
     """Capacity on a grid of replica counts that differs by candidate: each distinct count once, all candidates at once."""
     counts = np.unique(grid)
     rates = prefill.prefill_capacity_req_per_s(
-        model.single_s, scenario.mix.weight, counts, targets, model.extra_s + first, slots=model.slots,
-        service_full_s=model.full_s, arrival_cv2=scenario.arrival_cv2,
+        model.single_s,
+        scenario.mix.weight,
+        counts,
+        targets,
+        model.extra_s + first,
+        slots=model.slots,
+        service_full_s=model.full_s,
+        arrival_cv2=scenario.arrival_cv2,
     )
     rows = np.searchsorted(counts, grid)
     result: Floats = np.take_along_axis(rates, rows, axis=0)
@@ -222,27 +274,37 @@ def build_problem(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode
     pools: list[PoolOption] = []
     if mode == "colocated":
         part = candidates.take(candidates.role == "colocated")
-        pools = _single_replica_pools(scenario, "colocated", part, colocated_rates(scenario, fleet, part), fleet) if len(part) else []
+        pools = (
+            _single_replica_pools(scenario, "colocated", part, colocated_rates(scenario, fleet, part), fleet)
+            if len(part)
+            else []
+        )
         if not pools:
             raise floors(scenario, fleet, candidates, mode)
         source = part
     else:
         decode_part = candidates.take(candidates.role == "decode")
         prefill_part = candidates.take(candidates.role == "prefill")
-        decodes = _single_replica_pools(
-            scenario, "decode", decode_part, decode_rates(scenario, fleet, decode_part), fleet
-        ) if len(decode_part) else []
-        prefills = _prefill_pools(
-            scenario, fleet, prefill_part, {pool.site for pool in decodes}, transfer
-        ) if len(prefill_part) else []
+        decodes = (
+            _single_replica_pools(scenario, "decode", decode_part, decode_rates(scenario, fleet, decode_part), fleet)
+            if len(decode_part)
+            else []
+        )
+        prefills = (
+            _prefill_pools(scenario, fleet, prefill_part, {pool.site for pool in decodes}, transfer)
+            if len(prefill_part)
+            else []
+        )
         if not decodes or not prefills:
             raise floors(scenario, fleet, candidates, mode)
         source = Candidates(
             role=np.concatenate([prefill_part.role, decode_part.role]),
-            layouts=Layouts(**{
-                name: np.concatenate([getattr(prefill_part.layouts, name), getattr(decode_part.layouts, name)])
-                for name in ("machine", "tp", "pp", "ep", "attention_dp")
-            }),
+            layouts=Layouts(
+                **{
+                    name: np.concatenate([getattr(prefill_part.layouts, name), getattr(decode_part.layouts, name)])
+                    for name in ("machine", "tp", "pp", "ep", "attention_dp")
+                }
+            ),
             token_budget=np.concatenate([prefill_part.token_budget, decode_part.token_budget]),
             batch_cap=np.concatenate([prefill_part.batch_cap, decode_part.batch_cap]),
         )
@@ -252,38 +314,59 @@ def build_problem(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode
     fleet_rules = scenario.fleet
     offers = tuple(
         NodeOffer(
-            site=offer.site, node_type=offer.node.id, cards_per_node=offer.node.cards_per_node,
-            cost_usd_per_node_hour=offer.usd_per_node_hour, power_w_per_node=offer.node.power_w, max_nodes=offer.max_nodes,
-            min_nodes_if_used=offer.min_nodes, lot_nodes=offer.lot_nodes, owned_nodes=offer.owned_nodes,
+            site=offer.site,
+            node_type=offer.node.id,
+            cards_per_node=offer.node.cards_per_node,
+            cost_usd_per_node_hour=offer.usd_per_node_hour,
+            power_w_per_node=offer.node.power_w,
+            max_nodes=offer.max_nodes,
+            min_nodes_if_used=offer.min_nodes,
+            lot_nodes=offer.lot_nodes,
+            owned_nodes=offer.owned_nodes,
             owned_cost_usd_per_node_hour=offer.owned_usd_per_node_hour,
         )
-        for site in scenario.sites for offer in site.offers
+        for site in scenario.sites
+        for offer in site.offers
     )
     objective: Objective = scenario.objective  # type: ignore[assignment]
     problem = FleetProblem(
-        pools=tuple(kept), lanes=(Lane(id=LANE, rate_frac=1.0),),
+        pools=tuple(kept),
+        lanes=(Lane(id=LANE, rate_frac=1.0),),
         sites=tuple(SiteOption(id=s.name, max_power_w=s.max_power_w, max_cards=s.max_cards) for s in scenario.sites),
         offers=offers,
         links=tuple(
             LinkOption(
-                site_a=link.site_a, site_b=link.site_b, unit_bandwidth_bytes_per_s=link.unit_bandwidth_bytes_per_s,
-                usable_frac=link.usable_frac, min_units=link.min_units if mode != "colocated" else 0,
-                max_units=link.max_units, usd_per_unit_hour=link.usd_per_unit_hour,
+                site_a=link.site_a,
+                site_b=link.site_b,
+                unit_bandwidth_bytes_per_s=link.unit_bandwidth_bytes_per_s,
+                usable_frac=link.usable_frac,
+                min_units=link.min_units if mode != "colocated" else 0,
+                max_units=link.max_units,
+                usd_per_unit_hour=link.usd_per_unit_hour,
             )
             for link in scenario.links
-        ) if mode != "colocated" else (),
+        )
+        if mode != "colocated"
+        else (),
         limits=Limits(
-            budget_usd_per_hour=fleet_rules.budget_usd_per_hour, max_power_w=fleet_rules.max_power,
-            max_cards=fleet_rules.max_cards, max_sites=fleet_rules.max_sites,
+            budget_usd_per_hour=fleet_rules.budget_usd_per_hour,
+            max_power_w=fleet_rules.max_power,
+            max_cards=fleet_rules.max_cards,
+            max_sites=fleet_rules.max_sites,
             min_cards_by_role={
-                role: getattr(fleet_rules, role).min_cards for role in ("prefill", "decode", "colocated")
+                role: getattr(fleet_rules, role).min_cards
+                for role in ("prefill", "decode", "colocated")
                 if getattr(fleet_rules, role).min_cards
             },
         ),
-        states=(State(id="design", rate_req_per_s=scenario.rate_req_per_s, hours_per_year=8760.0),), objective=objective,
+        states=(State(id="design", rate_req_per_s=scenario.rate_req_per_s, hours_per_year=8760.0),),
+        objective=objective,
     )
     return Built(
-        problem=problem, candidates=source, kept=len({(p.role, p.candidate) for p in kept}), transfer_s=transfer,
+        problem=problem,
+        candidates=source,
+        kept=len({(p.role, p.candidate) for p in kept}),
+        transfer_s=transfer,
     )
 
 
@@ -303,9 +386,13 @@ def floors(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) 
     for role in roles:
         part = candidates.take(candidates.role == role)
         if not len(part):
-            tell(f"fleet.{role}", None, None,
-                 f"no layout of the allowed machines holds {scenario.model.id} in {scenario.weights} with its longest request "
-                 f"for {role}; allow larger machines or replicas, or a narrower precision")
+            tell(
+                f"fleet.{role}",
+                None,
+                None,
+                f"no layout of the allowed machines holds {scenario.model.id} in {scenario.weights} with its longest request "
+                f"for {role}; allow larger machines or replicas, or a narrower precision",
+            )
             continue
         if role != "decode":
             same = prefill_model(scenario, fleet, part.layouts, None, same_site=True)
@@ -316,23 +403,38 @@ def floors(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) 
             for target in scenario.ttft_targets():
                 at = order[min(int(np.searchsorted(share, target.percentile / 100 - 1e-9)), len(order) - 1)]
                 best = int(np.argmin(own[at]))
-                if own[at, best] + (_first_step_s(scenario, fleet) if role == "prefill" else 0.0) > target.limit_s * 0.95:
+                if (
+                    own[at, best] + (_first_step_s(scenario, fleet) if role == "prefill" else 0.0)
+                    > target.limit_s * 0.95
+                ):
                     nearest = float(own[at, best] + _first_step_s(scenario, fleet)) * 1.05
-                    tell(f"slo.ttft_s.{target.label}", target.limit_s, nearest,
-                         f"TTFT {target.label} <= {target.limit_s:g} s cannot be met by any allowed machine: prefill of one "
-                         f"{mix.input_tokens[at]:.0f}-token request alone takes {own[at, best]:.3g} s on the fastest "
-                         f"({label(part, best)}); the nearest target is about {nearest:.3g} s; more nodes do not help")
+                    tell(
+                        f"slo.ttft_s.{target.label}",
+                        target.limit_s,
+                        nearest,
+                        f"TTFT {target.label} <= {target.limit_s:g} s cannot be met by any allowed machine: prefill of one "
+                        f"{mix.input_tokens[at]:.0f}-token request alone takes {own[at, best]:.3g} s on the fastest "
+                        f"({label(part, best)}); the nearest target is about {nearest:.3g} s; more nodes do not help",
+                    )
         if role != "prefill":
             model = decode_model(scenario, fleet, part.layouts, part.batch_cap)
             alone = model.step_s[0] / model.tokens_per_step
             best = int(np.argmin(alone))
             for target in scenario.tpot_targets():
                 if alone[best] > target.limit_s * 0.95:
-                    tell(f"slo.tpot_s.{target.label}", target.limit_s, float(alone[best]) * 1.05,
-                         f"TPOT {target.label} <= {target.limit_s * 1e3:g} ms cannot be met by any allowed machine: one sequence "
-                         f"alone takes {alone[best] * 1e3:.3g} ms per token on the fastest ({label(part, best)}); the nearest "
-                         f"target is about {alone[best] * 1.05e3:.3g} ms; more nodes do not help")
+                    tell(
+                        f"slo.tpot_s.{target.label}",
+                        target.limit_s,
+                        float(alone[best]) * 1.05,
+                        f"TPOT {target.label} <= {target.limit_s * 1e3:g} ms cannot be met by any allowed machine: one sequence "
+                        f"alone takes {alone[best] * 1e3:.3g} ms per token on the fastest ({label(part, best)}); the nearest "
+                        f"target is about {alone[best] * 1.05e3:.3g} ms; more nodes do not help",
+                    )
     if not reasons:
-        tell("slo", None, None,
-             f"no {mode} layout of the allowed machines meets all targets at once; relax ttft_s or tpot_s")
+        tell(
+            "slo",
+            None,
+            None,
+            f"no {mode} layout of the allowed machines meets all targets at once; relax ttft_s or tpot_s",
+        )
     return InfeasibleError("; ".join(reason.message for reason in reasons), reasons)

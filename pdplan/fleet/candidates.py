@@ -46,7 +46,9 @@ class Candidates:
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Candidates:
         """The candidates at `index`."""
         return Candidates(
-            role=self.role[index], layouts=self.layouts.take(index), token_budget=self.token_budget[index],
+            role=self.role[index],
+            layouts=self.layouts.take(index),
+            token_budget=self.token_budget[index],
             batch_cap=self.batch_cap[index],
         )
 
@@ -58,7 +60,9 @@ def precision_of(scenario: Scenario) -> Precision:
     (pdplan latency model, section 1.3); other checkpoints are uniform.
     """
     return Precision(
-        weights=scenario.weights, attention_weights=scenario.attention_weights, output_projection=scenario.weights,
+        weights=scenario.weights,
+        attention_weights=scenario.attention_weights,
+        output_projection=scenario.weights,
         kv_cache=scenario.kv_cache,
     )
 
@@ -75,7 +79,11 @@ def fleet_of(scenario: Scenario) -> Fleet:
     if scenario.draft_tokens:
         speculation = Speculation(draft_tokens=scenario.draft_tokens, acceptance_frac=scenario.acceptance_frac)
     latency = LatencyModel(
-        scenario.model, tuple(machines.values()), scenario.engine, precision_of(scenario), speculation=speculation,
+        scenario.model,
+        tuple(machines.values()),
+        scenario.engine,
+        precision_of(scenario),
+        speculation=speculation,
         overrides=scenario.latency_overrides,
     )
     return Fleet(machines=tuple(machines.values()), index={name: i for i, name in enumerate(machines)}, latency=latency)
@@ -129,7 +137,9 @@ def enumerate_candidates(scenario: Scenario, fleet: Fleet) -> tuple[Candidates, 
     parts: list[Candidates] = []
     enumerated = 0
     modes = scenario.fleet.modes
-    roles = (("prefill", "decode") if "disaggregated" in modes else ()) + (("colocated",) if "colocated" in modes else ())
+    roles = (("prefill", "decode") if "disaggregated" in modes else ()) + (
+        ("colocated",) if "colocated" in modes else ()
+    )
     for role in roles:
         budgets = tuple(scenario.fleet.chunk_tokens) if role == "colocated" else (0,)
         caps = DECODE_BATCH_CAPS if role == "decode" else (1 << 30,)
@@ -138,11 +148,14 @@ def enumerate_candidates(scenario: Scenario, fleet: Fleet) -> tuple[Candidates, 
         enumerated += int(allowed[layouts.machine].sum()) * len(budgets) * len(caps)
         for budget in budgets:
             for cap in caps:
-                parts.append(Candidates(
-                    role=np.full(len(keep), role), layouts=layouts.take(keep),
-                    token_budget=np.full(len(keep), budget, dtype=np.int64),
-                    batch_cap=np.full(len(keep), cap, dtype=np.int64),
-                ))
+                parts.append(
+                    Candidates(
+                        role=np.full(len(keep), role),
+                        layouts=layouts.take(keep),
+                        token_budget=np.full(len(keep), budget, dtype=np.int64),
+                        batch_cap=np.full(len(keep), cap, dtype=np.int64),
+                    )
+                )
     return _concatenate(parts), enumerated
 
 
@@ -150,9 +163,12 @@ def offers_for(scenario: Scenario, role: str) -> list[Offer]:
     """Offers a role may use, by the rules of the scenario."""
     rules = getattr(scenario.fleet, role)
     return [
-        offer for site in scenario.sites if rules.sites is None or site.name in rules.sites
+        offer
+        for site in scenario.sites
+        if rules.sites is None or site.name in rules.sites
         for offer in site.offers
-        if (rules.node_types is None or offer.node.id in rules.node_types) and role in offer.roles
+        if (rules.node_types is None or offer.node.id in rules.node_types)
+        and role in offer.roles
         and (offer.max_nodes is None or offer.max_nodes > 0)
     ]
 
@@ -170,7 +186,9 @@ def _concatenate(parts: list[Candidates]) -> Candidates:
 
     return Candidates(
         role=np.concatenate([part.role for part in parts]),
-        layouts=Layouts(machine=join("machine"), tp=join("tp"), pp=join("pp"), ep=join("ep"), attention_dp=join("attention_dp")),
+        layouts=Layouts(
+            machine=join("machine"), tp=join("tp"), pp=join("pp"), ep=join("ep"), attention_dp=join("attention_dp")
+        ),
         token_budget=np.concatenate([part.token_budget for part in parts]),
         batch_cap=np.concatenate([part.batch_cap for part in parts]),
     )

@@ -24,9 +24,17 @@ Add = Callable[[str, float, float], None]
 def _spec(pool: Pool) -> PoolSpec:
     layout = pool.layout
     return PoolSpec(
-        role=pool.role, site=pool.site, node_type=pool.node_type, destination_site=pool.destination_site, tp=layout.tp,
-        pp=layout.pp, ep=layout.ep, attention_dp=layout.attention_dp, token_budget=layout.token_budget,
-        batch_cap=max(layout.max_batch, 1) if pool.role != "prefill" else 1 << 30, replicas=pool.replicas,
+        role=pool.role,
+        site=pool.site,
+        node_type=pool.node_type,
+        destination_site=pool.destination_site,
+        tp=layout.tp,
+        pp=layout.pp,
+        ep=layout.ep,
+        attention_dp=layout.attention_dp,
+        token_budget=layout.token_budget,
+        batch_cap=max(layout.max_batch, 1) if pool.role != "prefill" else 1 << 30,
+        replicas=pool.replicas,
         rate_req_per_s=pool.rate_req_per_s,
     )
 
@@ -36,8 +44,10 @@ def _known(scenario: Scenario, plan: Plan) -> dict[tuple[str, str], Offer]:
     faults = []
     for i, pool in enumerate(plan.pools):
         if (pool.site, pool.node_type) not in offers:
-            faults.append(f"pools.{i}: {unknown_name('node type', pool.node_type, [h for s, h in offers if s == pool.site])} "
-                          f"(site {pool.site!r} of the scenario)")
+            faults.append(
+                f"pools.{i}: {unknown_name('node type', pool.node_type, [h for s, h in offers if s == pool.site])} "
+                f"(site {pool.site!r} of the scenario)"
+            )
         elif pool.replicas < 1 or pool.nodes < 1 or pool.rate_req_per_s < 0:
             faults.append(f"pools.{i}: replicas, nodes and rate_req_per_s must be at least 1, 1 and 0")
         elif min(pool.layout.tp, pool.layout.pp, pool.layout.ep, pool.layout.attention_dp) < 1:
@@ -54,13 +64,28 @@ def _pool_checks(add: Add, scenario: Scenario, fleet: Fleet, plan: Plan, evaluat
         where = f"pool {i + 1} ({pool.role}, {pool.node_type} at {pool.site})"
         layouts = layouts_of(fleet, _spec(pool))
         valid, reasons = fleet.latency.valid(layouts)
-        add(f"{where}: layout is valid{'' if valid.all() else ': ' + '; '.join(reasons)}", 0.0 if valid.all() else 1.0, 0.0)
+        add(
+            f"{where}: layout is valid{'' if valid.all() else ': ' + '; '.join(reasons)}",
+            0.0 if valid.all() else 1.0,
+            0.0,
+        )
         memory = state.memory
-        add(f"{where}: weights, cache, staging and reserve fit in HBM [GB]",
-            (memory.weights + memory.kv_cache + memory.staging + memory.reserve) / 1e9, memory.hbm / 1e9)
+        add(
+            f"{where}: weights, cache, staging and reserve fit in HBM [GB]",
+            (memory.weights + memory.kv_cache + memory.staging + memory.reserve) / 1e9,
+            memory.hbm / 1e9,
+        )
         if pool.role != "prefill":
-            add(f"{where}: mean batch within the resident capacity [sequences]", state.batch_mean, float(state.max_batch))
-        add(f"{where}: work below what the replicas can do [share]", state.utilization_frac if state.stable else 2.0, 1.0)
+            add(
+                f"{where}: mean batch within the resident capacity [sequences]",
+                state.batch_mean,
+                float(state.max_batch),
+            )
+        add(
+            f"{where}: work below what the replicas can do [share]",
+            state.utilization_frac if state.stable else 2.0,
+            1.0,
+        )
         add(f"{where}: FLOP/s below the dense peak [share]", state.flop_frac, 1.0)
         add(f"{where}: HBM bandwidth below the peak [share]", state.hbm_frac, 1.0)
 
@@ -77,7 +102,11 @@ def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[s
         elif pool.role == "decode":
             filled[pool.site, key] -= pool.rate_req_per_s
     for (site, key), difference in sorted(filled.items()):
-        add(f"prefilled for {site}{' with ' + key if key else ''} equals decoded there [req/s]", abs(difference), 1e-6 * rate)
+        add(
+            f"prefilled for {site}{' with ' + key if key else ''} equals decoded there [req/s]",
+            abs(difference),
+            1e-6 * rate,
+        )
     cards: dict[tuple[str, str, str], float] = defaultdict(float)
     have: dict[tuple[str, str, str], int] = defaultdict(int)
     nodes: dict[tuple[str, str], int] = defaultdict(int)
@@ -103,9 +132,17 @@ def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[s
             count = (entry.nodes + entry.owned_nodes) if entry else 0
             add(f"nodes in use are bought or owned: {key[1]} at {key[0]}", float(used_nodes), float(count))
             if entry and offer.lot_nodes > 1:
-                add(f"{key[1]} at {key[0]} is bought in lots of {offer.lot_nodes} [remainder]", float(entry.nodes % offer.lot_nodes), 0.0)
+                add(
+                    f"{key[1]} at {key[0]} is bought in lots of {offer.lot_nodes} [remainder]",
+                    float(entry.nodes % offer.lot_nodes),
+                    0.0,
+                )
             if entry and offer.min_nodes:
-                add(f"least order of {key[1]} at {key[0]} [nodes]", float(offer.min_nodes), float(entry.nodes + entry.owned_nodes))
+                add(
+                    f"least order of {key[1]} at {key[0]} [nodes]",
+                    float(offer.min_nodes),
+                    float(entry.nodes + entry.owned_nodes),
+                )
     for role in ("prefill", "decode", "colocated"):
         rules = getattr(scenario.fleet, role)
         allowed = {(offer.site, offer.node.id) for offer in offers_for(scenario, role)}
@@ -114,7 +151,11 @@ def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[s
             if mine and rules.min_cards:
                 add(f"least {role} cards at {site_obj.name}", float(rules.min_cards), float(sum(p.cards for p in mine)))
             for pool in mine:
-                add(f"{role} may use {pool.node_type} at {pool.site}", 0.0 if (pool.site, pool.node_type) in allowed else 1.0, 0.0)
+                add(
+                    f"{role} may use {pool.node_type} at {pool.site}",
+                    0.0 if (pool.site, pool.node_type) in allowed else 1.0,
+                    0.0,
+                )
 
 
 def _limit_checks(
@@ -141,7 +182,8 @@ def _limit_checks(
     if plan.purchases:
         cost += sum(
             p.nodes * offers[p.site, p.node_type].usd_per_node_hour
-            + p.owned_nodes * offers[p.site, p.node_type].owned_usd_per_node_hour for p in plan.purchases
+            + p.owned_nodes * offers[p.site, p.node_type].owned_usd_per_node_hour
+            for p in plan.purchases
         )
     else:
         cost += sum(pool.nodes * offers[pool.site, pool.node_type].usd_per_node_hour for pool in plan.pools)
@@ -190,16 +232,34 @@ def certify(scenario: Scenario, plan: Plan) -> Certificate:
     _fleet_checks(add, scenario, plan, offers)
     cost = _limit_checks(add, scenario, plan, offers, evaluation)
     if plan.cost is not None:
-        add("cost as printed equals cost recomputed [USD/h difference]", abs(plan.cost.usd_per_hour - cost), 1e-6 * max(cost, 1.0))
+        add(
+            "cost as printed equals cost recomputed [USD/h difference]",
+            abs(plan.cost.usd_per_hour - cost),
+            1e-6 * max(cost, 1.0),
+        )
     for line in plan.slo:
         again = evaluation.quantile(line.metric, line.percentile)
-        add(f"{line.metric} p{line.percentile:g} as printed equals recomputed [s difference]", abs(again - line.predicted),
-            1e-6 * max(again, 1e-3))
+        add(
+            f"{line.metric} p{line.percentile:g} as printed equals recomputed [s difference]",
+            abs(again - line.predicted),
+            1e-6 * max(again, 1e-3),
+        )
     return Certificate(ok=all(check.ok for check in checks), checks=tuple(checks))
 
 
-_BINDING = ("TTFT p", "TPOT p", "stock of", "budget", "power", "cards", "KV traffic", "link units", "least", "sites in use",
-            "replicas fit")
+_BINDING = (
+    "TTFT p",
+    "TPOT p",
+    "stock of",
+    "budget",
+    "power",
+    "cards",
+    "KV traffic",
+    "link units",
+    "least",
+    "sites in use",
+    "replicas fit",
+)
 
 
 def binding_of(certificate: Certificate, plan: Plan) -> tuple[Binding, ...]:
@@ -208,7 +268,10 @@ def binding_of(certificate: Certificate, plan: Plan) -> tuple[Binding, ...]:
     for check in certificate.checks:
         named = any(check.name.startswith(word) or word in check.name for word in _BINDING)
         if named and "difference" not in check.name and check.rhs > 0 and check.slack <= 0.05 * abs(check.rhs):
-            found.append(Binding(
-                constraint=check.name, message=f"{check.name}: {check.lhs:.4g} of {check.rhs:.4g} ({check.slack / check.rhs:.1%} to spare)",
-            ))
+            found.append(
+                Binding(
+                    constraint=check.name,
+                    message=f"{check.name}: {check.lhs:.4g} of {check.rhs:.4g} ({check.slack / check.rhs:.1%} to spare)",
+                )
+            )
     return tuple(found)

@@ -50,10 +50,23 @@ _ORDER = ("fitted", "op-tables", "transferred", "guess")
 
 
 def estimate(
-    *, model: str, node: str, tp: ArrayLike = 1, pp: ArrayLike = 1, ep: ArrayLike = 1, attention_dp: ArrayLike = 1,
-    input_tokens: ArrayLike = 1024, output_tokens: ArrayLike = 256, cached_tokens: ArrayLike = 0, concurrency: ArrayLike = 1,
-    weights: str | None = None, kv_cache: str | None = None, engine: str = "generic", draft_tokens: int = 0,
-    overrides: dict[str, float] | None = None, catalog: Catalog | str | Path | None = None,
+    *,
+    model: str,
+    node: str,
+    tp: ArrayLike = 1,
+    pp: ArrayLike = 1,
+    ep: ArrayLike = 1,
+    attention_dp: ArrayLike = 1,
+    input_tokens: ArrayLike = 1024,
+    output_tokens: ArrayLike = 256,
+    cached_tokens: ArrayLike = 0,
+    concurrency: ArrayLike = 1,
+    weights: str | None = None,
+    kv_cache: str | None = None,
+    engine: str = "generic",
+    draft_tokens: int = 0,
+    overrides: dict[str, float] | None = None,
+    catalog: Catalog | str | Path | None = None,
 ) -> Estimate:
     """Latency of one layout (or arrays of layouts) of one model on one node type.
 
@@ -79,7 +92,9 @@ def estimate(
     chosen = weights or spec.native_precision.get("weights", "bf16")
     attention = spec.native_precision.get("attention", chosen) if weights is None else chosen
     precision = Precision(
-        weights=chosen, attention_weights=attention, output_projection=chosen,
+        weights=chosen,
+        attention_weights=attention,
+        output_projection=chosen,
         kv_cache=kv_cache or ("fp8" if chosen in ("fp8", "fp4") else "bf16"),
     )
     degrees: list[Any] = [np.asarray(v, dtype=np.int64) for v in (tp, pp, ep, attention_dp)]
@@ -87,22 +102,41 @@ def estimate(
     if any((v < 1).any() for v in shaped):
         raise InputError("tp, pp, ep and attention_dp must be at least 1")
     layouts = Layouts(
-        machine=np.zeros(len(shaped[0]), dtype=np.int64), tp=shaped[0].copy(), pp=shaped[1].copy(), ep=shaped[2].copy(),
+        machine=np.zeros(len(shaped[0]), dtype=np.int64),
+        tp=shaped[0].copy(),
+        pp=shaped[1].copy(),
+        ep=shaped[2].copy(),
         attention_dp=shaped[3].copy(),
     )
     latency = LatencyModel(
-        spec, [Machine(node=machine_node, accelerator=accelerator, family=family)], engine_spec, precision,
-        speculation=Speculation(draft_tokens=draft_tokens) if draft_tokens else None, overrides=overrides or {},
+        spec,
+        [Machine(node=machine_node, accelerator=accelerator, family=family)],
+        engine_spec,
+        precision,
+        speculation=Speculation(draft_tokens=draft_tokens) if draft_tokens else None,
+        overrides=overrides or {},
     )
     valid, reasons = latency.valid(layouts)
     if not valid.all():
         raise InputError(*[f"layout of {spec.id} on {machine_node.id}: {reason}" for reason in reasons])
-    tokens_in, out, cached, batch = (np.asarray(v, dtype=np.float64) for v in (input_tokens, output_tokens, cached_tokens, concurrency))
+    tokens_in, out, cached, batch = (
+        np.asarray(v, dtype=np.float64) for v in (input_tokens, output_tokens, cached_tokens, concurrency)
+    )
     longest = float(np.max(tokens_in + out))
     if longest > spec.max_context_tokens:
-        raise InputError(f"{longest:.0f} tokens (input + output) exceed the context of {spec.id}, {spec.max_context_tokens}")
-    if (tokens_in < 1).any() or (out < 1).any() or (batch < 1).any() or (cached < 0).any() or (cached >= tokens_in).any():
-        raise InputError("input_tokens, output_tokens and concurrency must be at least 1, cached_tokens from 0 to less than input_tokens")
+        raise InputError(
+            f"{longest:.0f} tokens (input + output) exceed the context of {spec.id}, {spec.max_context_tokens}"
+        )
+    if (
+        (tokens_in < 1).any()
+        or (out < 1).any()
+        or (batch < 1).any()
+        or (cached < 0).any()
+        or (cached >= tokens_in).any()
+    ):
+        raise InputError(
+            "input_tokens, output_tokens and concurrency must be at least 1, cached_tokens from 0 to less than input_tokens"
+        )
     new = tokens_in - cached
     passes = latency.prefill_pass_s(layouts, new, cached, 1.0)
     full = latency.prefill_interval_s(layouts, new, cached, layouts.attention_dp)
@@ -113,8 +147,12 @@ def estimate(
 
     size = latency.kv_transfer_bytes(layouts, new)
     transfer = kv_transfer_s(
-        size, sender_bandwidth_bytes_per_s=latency.nic_bandwidth_bytes_per_s(layouts),
-        parallel_senders=latency.kv_transfer_senders(layouts), layers=spec.layers, layerwise_overlap=True, prefill_s=passes,
+        size,
+        sender_bandwidth_bytes_per_s=latency.nic_bandwidth_bytes_per_s(layouts),
+        parallel_senders=latency.kv_transfer_senders(layouts),
+        layers=spec.layers,
+        layerwise_overlap=True,
+        prefill_s=passes,
     )
     constants = latency.engine_constants
     steps = constants["first_token_steps"] + constants["poll_interval_steps"] / 2
@@ -122,12 +160,17 @@ def estimate(
     memory = latency.memory(layouts)
     ttft, tpot = constants["request_overhead_ms"] + passes + transfer + steps * step, step / per_step
     return Estimate(
-        ttft_s=ttft, tpot_s=tpot, prefill_pass_s=passes, decode_step_s=step,
+        ttft_s=ttft,
+        tpot_s=tpot,
+        prefill_pass_s=passes,
+        decode_step_s=step,
         throughput_tok_per_s_per_card=batch * per_step / step / cards,
         prefill_tok_per_s_per_card=layouts.attention_dp * new / full / cards,
         max_batch=np.floor(latency.max_batch(layouts, tokens_in + out)),
-        weights_bytes_per_card=memory.weights_bytes_per_card, kv_free_bytes_per_card=memory.kv_bytes_per_card,
-        reserve_bytes_per_card=memory.reserve_bytes_per_card, kv_bytes_per_request=size,
+        weights_bytes_per_card=memory.weights_bytes_per_card,
+        kv_free_bytes_per_card=memory.kv_bytes_per_card,
+        reserve_bytes_per_card=memory.reserve_bytes_per_card,
+        kv_bytes_per_request=size,
         prefill_roofline_s=latency.roofline_prefill_s(layouts, new, cached, 1.0),
         decode_roofline_s=latency.roofline_decode_s(layouts, batch, context),
         confidence=max((family.confidence, engine_spec.confidence), key=_ORDER.index),

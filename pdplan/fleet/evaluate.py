@@ -78,7 +78,10 @@ def layouts_of(fleet: Fleet, spec: PoolSpec) -> Layouts:
         return np.array([value], dtype=np.int64)
 
     return Layouts(
-        machine=one(fleet.index[spec.node_type]), tp=one(spec.tp), pp=one(spec.pp), ep=one(spec.ep),
+        machine=one(fleet.index[spec.node_type]),
+        tp=one(spec.tp),
+        pp=one(spec.pp),
+        ep=one(spec.ep),
         attention_dp=one(spec.attention_dp),
     )
 
@@ -92,8 +95,12 @@ def _memory(fleet: Fleet, layouts: Layouts, sequences: float, context: float, st
     per_card = _scalar(fleet.latency.kv_bytes_per_sequence_per_card(layouts, context)) / float(layouts.attention_dp[0])
     kv, staging = sequences * per_card, staged * per_card
     return MemoryBudget(
-        hbm=_scalar(budget.hbm_bytes), weights=_scalar(budget.weights_bytes_per_card), kv_cache=kv, staging=staging,
-        reserve=_scalar(budget.reserve_bytes_per_card), free=_scalar(budget.kv_bytes_per_card) - kv - staging,
+        hbm=_scalar(budget.hbm_bytes),
+        weights=_scalar(budget.weights_bytes_per_card),
+        kv_cache=kv,
+        staging=staging,
+        reserve=_scalar(budget.reserve_bytes_per_card),
+        free=_scalar(budget.kv_bytes_per_card) - kv - staging,
     )
 
 
@@ -101,7 +108,11 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
     layouts = layouts_of(fleet, spec)
     model = decode_model(scenario, fleet, layouts, spec.batch_cap)
     state = decode.decode_state(
-        np.array([spec.rate_req_per_s / spec.replicas]), BATCH_GRID, model.step_s, model.mean_tokens, model.tokens_per_step
+        np.array([spec.rate_req_per_s / spec.replicas]),
+        BATCH_GRID,
+        model.step_s,
+        model.mean_tokens,
+        model.tokens_per_step,
     )
     per_step = model.tokens_per_step
     typical = state.base_s + state.slope_s * (1 + state.mean_batch)
@@ -121,10 +132,16 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
     busy, biggest = min(batch, 1.0), _scalar(model.max_batch)
     staged = spec.rate_req_per_s / spec.replicas * model.staging_s
     return PoolState(
-        utilization_frac=batch / max(biggest, 1.0), batch_mean=batch, max_batch=int(min(biggest, 1e9)),
-        service_mean_s=_scalar(typical), flop_frac=busy * _scalar(use.flop_s / step), hbm_frac=busy * _scalar(use.hbm_s / step),
-        memory=_memory(fleet, layouts, batch, model.context_tokens, staged), tpot_tail=tail,
-        tpot_mean_s=_scalar(decode.tpot_mean_s(state, per_step)), stable=bool(state.stable[0]),
+        utilization_frac=batch / max(biggest, 1.0),
+        batch_mean=batch,
+        max_batch=int(min(biggest, 1e9)),
+        service_mean_s=_scalar(typical),
+        flop_frac=busy * _scalar(use.flop_s / step),
+        hbm_frac=busy * _scalar(use.hbm_s / step),
+        memory=_memory(fleet, layouts, batch, model.context_tokens, staged),
+        tpot_tail=tail,
+        tpot_mean_s=_scalar(decode.tpot_mean_s(state, per_step)),
+        stable=bool(state.stable[0]),
     )
 
 
@@ -160,12 +177,19 @@ def _prefill_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec, first_step_
     longest = float(mix.input_tokens.max())
     held = min(slots * (1.0 + rho), _scalar(fleet.latency.max_batch(layouts, longest)))
     return PoolState(
-        utilization_frac=rho, batch_mean=rho * slots, max_batch=int(slots), service_mean_s=full,
-        flop_frac=rho * _scalar(mix.weight @ use.flop_s) / passes, hbm_frac=rho * _scalar(mix.weight @ use.hbm_s) / passes,
-        memory=_memory(fleet, layouts, held, longest, 0.0), ttft_tail=tail,
+        utilization_frac=rho,
+        batch_mean=rho * slots,
+        max_batch=int(slots),
+        service_mean_s=full,
+        flop_frac=rho * _scalar(mix.weight @ use.flop_s) / passes,
+        hbm_frac=rho * _scalar(mix.weight @ use.hbm_s) / passes,
+        memory=_memory(fleet, layouts, held, longest, 0.0),
+        ttft_tail=tail,
         ttft_mean_s=_scalar(prefill.ttft_mean_s(*load, **kinds)) + float(mix.weight @ extra[:, 0]),
-        transfer_mean_s=float(mix.weight @ model.transfer_s[:, 0]), kv_bytes_per_request=_scalar(model.kv_bytes_per_request),
-        prefill_work_frac=1.0, stable=rho < 1,
+        transfer_mean_s=float(mix.weight @ model.transfer_s[:, 0]),
+        kv_bytes_per_request=_scalar(model.kv_bytes_per_request),
+        prefill_work_frac=1.0,
+        stable=rho < 1,
     )
 
 
@@ -203,11 +227,18 @@ def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolSt
     flop += float(mix.weight @ prefill_use.flop_s[:, 0]) * float(rate[0]) * ranks
     return PoolState(
         utilization_frac=max(_scalar(state.prefill_utilisation), batch / max(_scalar(limits.max_batch), 1.0)),
-        batch_mean=batch, max_batch=int(min(_scalar(limits.max_batch), 1e9)), service_mean_s=_scalar(state.iteration_s),
-        flop_frac=flop, hbm_frac=_scalar(decode_use.hbm_s) * steps_per_s * busy,
-        memory=_memory(fleet, layouts, batch, mean_context(scenario), 0.0), ttft_tail=ttft,
-        ttft_mean_s=_scalar(colocated.ttft_mean_s(state, model)) + extra, tpot_tail=tpot,
-        tpot_mean_s=_scalar(colocated.tpot_mean_s(state, model)), prefill_work_frac=_scalar(state.prefill_share), stable=stable,
+        batch_mean=batch,
+        max_batch=int(min(_scalar(limits.max_batch), 1e9)),
+        service_mean_s=_scalar(state.iteration_s),
+        flop_frac=flop,
+        hbm_frac=_scalar(decode_use.hbm_s) * steps_per_s * busy,
+        memory=_memory(fleet, layouts, batch, mean_context(scenario), 0.0),
+        ttft_tail=ttft,
+        ttft_mean_s=_scalar(colocated.ttft_mean_s(state, model)) + extra,
+        tpot_tail=tpot,
+        tpot_mean_s=_scalar(colocated.tpot_mean_s(state, model)),
+        prefill_work_frac=_scalar(state.prefill_share),
+        stable=stable,
     )
 
 
@@ -267,11 +298,13 @@ def evaluate(scenario: Scenario, fleet: Fleet, specs: Sequence[PoolSpec]) -> Eva
                 cache[key] = quantile("ttft_s", percentile) + answer * quantile("tpot_s", percentile)
             elif percentile is None:
                 cache[key] = sum(
-                    share * (state.ttft_mean_s if metric == "ttft_s" else state.tpot_mean_s) for share, state in shares(metric)
+                    share * (state.ttft_mean_s if metric == "ttft_s" else state.tpot_mean_s)
+                    for share, state in shares(metric)
                 )
             else:
                 tails = [
-                    (share, state.ttft_tail if metric == "ttft_s" else state.tpot_tail) for share, state in shares(metric)
+                    (share, state.ttft_tail if metric == "ttft_s" else state.tpot_tail)
+                    for share, state in shares(metric)
                 ]
                 cache[key] = _quantile([(share, tail) for share, tail in tails if tail is not None], percentile)
         return cache[key]

@@ -117,13 +117,20 @@ def add_packing(program: Program, v: Variables, problem: FleetProblem) -> None:
         program.row("packing", [*terms, (nodes, -float(cards))], "<=", 0.0)
 
 
-def node_terms(problem: FleetProblem, v: Variables, *, site: str | None = None, role: str | None = None,
-               node_type: str | None = None) -> list[tuple[str, NodeOffer]]:
+def node_terms(
+    problem: FleetProblem,
+    v: Variables,
+    *,
+    site: str | None = None,
+    role: str | None = None,
+    node_type: str | None = None,
+) -> list[tuple[str, NodeOffer]]:
     """Variables that count nodes of a site, role and type (None is any), with their offers."""
     offers = {(o.site, o.node_type): o for o in problem.offers}
     pools = {p.id: p for p in problem.pools}
     found = [
-        (name, offers[s, h]) for (s, q, h), name in v.nodes.items()
+        (name, offers[s, h])
+        for (s, q, h), name in v.nodes.items()
         if site in (None, s) and role in (None, q) and node_type in (None, h)
     ]
     for pool_id, name in v.own_nodes.items():
@@ -150,7 +157,9 @@ def add_stock(program: Program, v: Variables, problem: FleetProblem) -> None:
             big = float(offer.max_nodes if offer.max_nodes is not None else 1_000_000)
             open_ = program.variable(0, 1, integer=True, label="use")
             program.row("use", [*used, (open_, -big)], "<=", 0.0)
-            program.row("least", [(bought, 1.0), (open_, -float(offer.min_nodes_if_used))], ">=", -float(offer.owned_nodes))
+            program.row(
+                "least", [(bought, 1.0), (open_, -float(offer.min_nodes_if_used))], ">=", -float(offer.owned_nodes)
+            )
 
 
 def add_minimum_units(program: Program, v: Variables, problem: FleetProblem) -> None:
@@ -166,13 +175,17 @@ def add_minimum_units(program: Program, v: Variables, problem: FleetProblem) -> 
             open_ = program.variable(0, 1, integer=True, label="open")
             program.row("opened", [*flows, (open_, -_rate(problem))], "<=", 0.0)
             program.row(
-                "min_cards", [*((name, float(o.cards_per_node)) for name, o in counted), (open_, -float(least))], ">=", 0.0
+                "min_cards",
+                [*((name, float(o.cards_per_node)) for name, o in counted), (open_, -float(least))],
+                ">=",
+                0.0,
             )
 
 
 def _load_terms(problem: FleetProblem, v: Variables, a: str, b: str) -> Terms:
     return [
-        (v.flow[p.id], p.kv_bytes_per_request) for p in problem.pools
+        (v.flow[p.id], p.kv_bytes_per_request)
+        for p in problem.pools
         if p.role == "prefill" and p.site == a and p.destination_site == b
     ]
 
@@ -189,7 +202,11 @@ def add_links(program: Program, v: Variables, problem: FleetProblem) -> None:
                 # In GB/s, so that coefficients stay near 1.
                 program.row("link", [*((n, c / 1e9) for n, c in terms), (units, -carried / 1e9)], "<=", 0.0)
     for pool in problem.pools:
-        if pool.role == "prefill" and pool.site != pool.destination_site and (pool.site, pool.destination_site) not in linked:
+        if (
+            pool.role == "prefill"
+            and pool.site != pool.destination_site
+            and (pool.site, pool.destination_site) not in linked
+        ):
             program.row("no_link", [(v.flow[pool.id], 1.0)], "==", 0.0)
 
 
@@ -252,7 +269,16 @@ def add_limits(program: Program, v: Variables, problem: FleetProblem) -> None:
 def build(problem: FleetProblem) -> tuple[Program, Variables]:
     """The whole program, objective left open."""
     program, v = Program(), Variables()
-    for block in (add_pools, add_coverage, add_flow_balance, add_packing, add_stock, add_minimum_units, add_links, add_limits):
+    for block in (
+        add_pools,
+        add_coverage,
+        add_flow_balance,
+        add_packing,
+        add_stock,
+        add_minimum_units,
+        add_links,
+        add_limits,
+    ):
         block(program, v, problem)
     return program, v
 

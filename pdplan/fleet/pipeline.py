@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pdplan.catalog.load import Catalog, load_catalog
 from pdplan.errors import InfeasibleError, InputError, PdplanError
@@ -15,8 +16,20 @@ from pdplan.fleet.candidates import Candidates, Fleet, enumerate_candidates, fle
 from pdplan.fleet.certify import binding_of, certify
 from pdplan.fleet.evaluate import Evaluation, PoolSpec, evaluate
 from pdplan.fleet.plan import (
-    Alternative, CandidateCount, Cost, CostLine, DistanceLine, LinkLoad, Plan, PlanReason, Pool, PoolLayout, Purchase,
-    SloLine, Solver, Totals,
+    Alternative,
+    CandidateCount,
+    Cost,
+    CostLine,
+    DistanceLine,
+    LinkLoad,
+    Plan,
+    PlanReason,
+    Pool,
+    PoolLayout,
+    Purchase,
+    SloLine,
+    Solver,
+    Totals,
 )
 from pdplan.fleet.pools import link_between
 from pdplan.fleet.problem import PoolOption
@@ -43,7 +56,11 @@ class _Solved:
 
 
 def with_overrides(
-    path: Path, *, objective: str | None = None, solver: str | None = None, time_limit_s: float | None = None,
+    path: Path,
+    *,
+    objective: str | None = None,
+    solver: str | None = None,
+    time_limit_s: float | None = None,
     gap: float | None = None,
 ) -> LoadedScenario:
     """A scenario file with what the command line wins over, validated as if it stood in the file."""
@@ -61,9 +78,11 @@ def plan_file(loaded: LoadedScenario, *, catalog_folder: Path | None = None, pro
     """Resolve and plan; an infeasible request gives a plan with status ``infeasible`` and its reasons."""
     scenario = resolve(loaded, load_catalog(catalog_folder))
     if profile is not None:
-        from pdplan.calibrate.profile import load_profile
+        from pdplan.calibrate.profile import load_profile  # type: ignore[import-untyped]
 
-        scenario = replace(scenario, latency_overrides={**scenario.latency_overrides, **load_profile(profile).overrides})
+        scenario = replace(
+            scenario, latency_overrides={**scenario.latency_overrides, **load_profile(profile).overrides}
+        )
     return plan_scenario(scenario)
 
 
@@ -84,12 +103,22 @@ def _specs(built: Built, solution: FleetSolution) -> tuple[tuple[PoolSpec, ...],
             continue
         pool = pools[pool_id]
         c, i = built.candidates, pool.candidate
-        specs.append(PoolSpec(
-            role=pool.role, site=pool.site, node_type=pool.node_type, destination_site=pool.destination_site,
-            tp=int(c.layouts.tp[i]), pp=int(c.layouts.pp[i]), ep=int(c.layouts.ep[i]),
-            attention_dp=int(c.layouts.attention_dp[i]), token_budget=int(c.token_budget[i]), batch_cap=int(c.batch_cap[i]),
-            replicas=solution.replicas[pool_id], rate_req_per_s=flow,
-        ))
+        specs.append(
+            PoolSpec(
+                role=pool.role,
+                site=pool.site,
+                node_type=pool.node_type,
+                destination_site=pool.destination_site,
+                tp=int(c.layouts.tp[i]),
+                pp=int(c.layouts.pp[i]),
+                ep=int(c.layouts.ep[i]),
+                attention_dp=int(c.layouts.attention_dp[i]),
+                token_budget=int(c.token_budget[i]),
+                batch_cap=int(c.batch_cap[i]),
+                replicas=solution.replicas[pool_id],
+                rate_req_per_s=flow,
+            )
+        )
         ids.append(pool_id)
     return tuple(specs), tuple(ids)
 
@@ -140,10 +169,17 @@ def _slo(scenario: Scenario, evaluation: Evaluation) -> tuple[SloLine, ...]:
     for target in scenario.targets:
         predicted = evaluation.quantile(target.metric, target.percentile)
         low, high = _interval(scenario, target.metric)
-        lines.append(SloLine(
-            metric=target.metric, percentile=target.percentile, target=target.limit_s, predicted=predicted,
-            low_90=predicted * low, high_90=predicted * high, met=predicted <= target.limit_s * (1 + 1e-6),
-        ))
+        lines.append(
+            SloLine(
+                metric=target.metric,
+                percentile=target.percentile,
+                target=target.limit_s,
+                predicted=predicted,
+                low_90=predicted * low,
+                high_90=predicted * high,
+                met=predicted <= target.limit_s * (1 + 1e-6),
+            )
+        )
     return tuple(lines)
 
 
@@ -173,21 +209,32 @@ def _purchases(scenario: Scenario, solved: _Solved) -> tuple[Purchase, ...]:
                 continue
             owned = max(min(used, offer.owned_nodes), used - bought, 0)
             busy = sum(
-                solved.solution.replicas[i] * pools[i].cards_per_replica for i in solved.ids
+                solved.solution.replicas[i] * pools[i].cards_per_replica
+                for i in solved.ids
                 if (pools[i].site, pools[i].node_type) == key
             )
             owned_used = min(owned, used - min(bought, used)) if used > bought else 0
             cost = bought * offer.usd_per_node_hour + owned_used * offer.owned_usd_per_node_hour
             nodes = bought + owned_used
-            lines.append(Purchase(
-                site=site.name, node_type=offer.node.id, nodes=bought, owned_nodes=owned_used,
-                cards_per_node=offer.node.cards_per_node, idle_cards=nodes * offer.node.cards_per_node - busy,
-                usd_per_node_hour=offer.usd_per_node_hour, usd_per_hour=cost, price_basis=offer.price_basis,
-            ))
+            lines.append(
+                Purchase(
+                    site=site.name,
+                    node_type=offer.node.id,
+                    nodes=bought,
+                    owned_nodes=owned_used,
+                    cards_per_node=offer.node.cards_per_node,
+                    idle_cards=nodes * offer.node.cards_per_node - busy,
+                    usd_per_node_hour=offer.usd_per_node_hour,
+                    usd_per_hour=cost,
+                    price_basis=offer.price_basis,
+                )
+            )
     return tuple(lines)
 
 
-def _role_costs(scenario: Scenario, solved: _Solved, purchases: Sequence[Purchase]) -> dict[tuple[str, str, str], float]:
+def _role_costs(
+    scenario: Scenario, solved: _Solved, purchases: Sequence[Purchase]
+) -> dict[tuple[str, str, str], float]:
     """Hourly cost per (site, role, type): a type's bill in proportion to the nodes each role uses."""
     bills = {(p.site, p.node_type): p.usd_per_hour for p in purchases}
     used: dict[tuple[str, str], int] = {}
@@ -202,32 +249,61 @@ def _links(scenario: Scenario, solved: _Solved) -> tuple[LinkLoad, ...]:
         if spec.role == "prefill":
             rate, sent, weighted = loads.get((spec.site, spec.destination_site), (0.0, 0.0, 0.0))
             loads[spec.site, spec.destination_site] = (
-                rate + spec.rate_req_per_s, sent + spec.rate_req_per_s * state.kv_bytes_per_request,
+                rate + spec.rate_req_per_s,
+                sent + spec.rate_req_per_s * state.kv_bytes_per_request,
                 weighted + spec.rate_req_per_s * state.transfer_mean_s,
             )
-    units = {frozenset((l.site_a, l.site_b)): solved.solution.link_units.get(i, 0) for i, l in enumerate(solved.built.problem.links)}
+    units = {
+        frozenset((link.site_a, link.site_b)): solved.solution.link_units.get(i, 0)
+        for i, link in enumerate(solved.built.problem.links)
+    }
     lines = []
     for (a, b), (rate, sent, weighted) in sorted(loads.items()):
         load = sent * 8 / 1e9
         if a == b:
-            nic = sum(
-                offer.node.nic_bandwidth_bytes_per_s_per_card * offer.node.cards_per_node * solved.solution.nodes.get((a, "prefill", offer.node.id), 0)
-                for site in scenario.sites if site.name == a for offer in site.offers
-            ) * 8 / 1e9
-            lines.append(LinkLoad(
-                from_site=a, to_site=b, units=0, load_gbit_per_s=load, capacity_gbit_per_s=nic,
-                utilization_frac=load / nic if nic else 0.0, one_way_s=0.0, transfer_mean_s=weighted / rate, usd_per_hour=0.0,
-            ))
+            nic = (
+                sum(
+                    offer.node.nic_bandwidth_bytes_per_s_per_card
+                    * offer.node.cards_per_node
+                    * solved.solution.nodes.get((a, "prefill", offer.node.id), 0)
+                    for site in scenario.sites
+                    if site.name == a
+                    for offer in site.offers
+                )
+                * 8
+                / 1e9
+            )
+            lines.append(
+                LinkLoad(
+                    from_site=a,
+                    to_site=b,
+                    units=0,
+                    load_gbit_per_s=load,
+                    capacity_gbit_per_s=nic,
+                    utilization_frac=load / nic if nic else 0.0,
+                    one_way_s=0.0,
+                    transfer_mean_s=weighted / rate,
+                    usd_per_hour=0.0,
+                )
+            )
             continue
         link = link_between(scenario, a, b)
         assert link is not None
         n = units[frozenset((a, b))]
         capacity = n * link.unit_bandwidth_bytes_per_s * link.usable_frac * 8 / 1e9
-        lines.append(LinkLoad(
-            from_site=a, to_site=b, units=n, load_gbit_per_s=load, capacity_gbit_per_s=capacity,
-            utilization_frac=load / capacity if capacity else 0.0, one_way_s=link.one_way_s, transfer_mean_s=weighted / rate,
-            usd_per_hour=n * link.usd_per_unit_hour,
-        ))
+        lines.append(
+            LinkLoad(
+                from_site=a,
+                to_site=b,
+                units=n,
+                load_gbit_per_s=load,
+                capacity_gbit_per_s=capacity,
+                utilization_frac=load / capacity if capacity else 0.0,
+                one_way_s=link.one_way_s,
+                transfer_mean_s=weighted / rate,
+                usd_per_hour=n * link.usd_per_unit_hour,
+            )
+        )
     return tuple(lines)
 
 
@@ -242,33 +318,61 @@ def _pools(scenario: Scenario, solved: _Solved, role_costs: Mapping[tuple[str, s
         option, offer = options[pool_id], offers[spec.site, spec.node_type]
         nodes = whole[pool_id]
         key = (spec.site, spec.role, spec.node_type)
-        share = nodes / max(sum(whole[i] for i, s in zip(solved.ids, solved.specs, strict=True)
-                                if (s.site, s.role, s.node_type) == key), 1)
-        result.append(Pool(
-            role=option.role, site=spec.site, node_type=spec.node_type, accelerator=offer.accelerator.id,
-            destination_site=spec.destination_site, nodes=nodes, cards=nodes * offer.node.cards_per_node,
-            replicas=spec.replicas,
-            layout=PoolLayout(
-                tp=spec.tp, pp=spec.pp, ep=spec.ep, attention_dp=spec.attention_dp,
-                cards_per_replica=option.cards_per_replica, max_batch=min(state.max_batch, spec.batch_cap),
-                token_budget=spec.token_budget if spec.role != "prefill" else scenario.engine.prefill_token_budget,
+        share = nodes / max(
+            sum(
+                whole[i] for i, s in zip(solved.ids, solved.specs, strict=True) if (s.site, s.role, s.node_type) == key
             ),
-            rate_req_per_s=spec.rate_req_per_s, capacity_req_per_s=table_rate(option.capacity, spec.replicas),
-            utilization_frac=state.utilization_frac, batch_mean=state.batch_mean, service_mean_s=state.service_mean_s,
-            flop_frac=state.flop_frac, hbm_frac=state.hbm_frac, memory_bytes_per_card=state.memory,
-            usd_per_hour=role_costs[key] * share, power_w=nodes * offer.node.power_w,
-        ))
+            1,
+        )
+        result.append(
+            Pool(
+                role=option.role,
+                site=spec.site,
+                node_type=spec.node_type,
+                accelerator=offer.accelerator.id,
+                destination_site=spec.destination_site,
+                nodes=nodes,
+                cards=nodes * offer.node.cards_per_node,
+                replicas=spec.replicas,
+                layout=PoolLayout(
+                    tp=spec.tp,
+                    pp=spec.pp,
+                    ep=spec.ep,
+                    attention_dp=spec.attention_dp,
+                    cards_per_replica=option.cards_per_replica,
+                    max_batch=min(state.max_batch, spec.batch_cap),
+                    token_budget=spec.token_budget if spec.role != "prefill" else scenario.engine.prefill_token_budget,
+                ),
+                rate_req_per_s=spec.rate_req_per_s,
+                capacity_req_per_s=table_rate(option.capacity, spec.replicas),
+                utilization_frac=state.utilization_frac,
+                batch_mean=state.batch_mean,
+                service_mean_s=state.service_mean_s,
+                flop_frac=state.flop_frac,
+                hbm_frac=state.hbm_frac,
+                memory_bytes_per_card=state.memory,
+                usd_per_hour=role_costs[key] * share,
+                power_w=nodes * offer.node.power_w,
+            )
+        )
     return tuple(result)
 
 
 def _cost(
-    scenario: Scenario, solved: _Solved, pools: Sequence[Pool], purchases: Sequence[Purchase], links: Sequence[LinkLoad],
+    scenario: Scenario,
+    solved: _Solved,
+    pools: Sequence[Pool],
+    purchases: Sequence[Purchase],
+    links: Sequence[LinkLoad],
     role_costs: Mapping[tuple[str, str, str], float],
 ) -> Cost:
     lines = [
         CostLine(
-            item=f"{site}: {n} x {node_type}", role=role, quantity=float(n),
-            unit_usd_per_hour=role_costs[site, role, node_type] / n, usd_per_hour=role_costs[site, role, node_type],
+            item=f"{site}: {n} x {node_type}",
+            role=role,
+            quantity=float(n),
+            unit_usd_per_hour=role_costs[site, role, node_type] / n,
+            usd_per_hour=role_costs[site, role, node_type],
             basis=next(p.price_basis for p in purchases if (p.site, p.node_type) == (site, node_type)),
         )
         for (site, role, node_type), n in sorted(solved.solution.nodes.items())
@@ -276,11 +380,16 @@ def _cost(
     for i, link in enumerate(solved.built.problem.links):
         units = solved.solution.link_units.get(i, 0)
         if units:
-            lines.append(CostLine(
-                item=f"link {link.site_a}-{link.site_b}: {units} units", role="network", quantity=float(units),
-                unit_usd_per_hour=link.usd_per_unit_hour, usd_per_hour=units * link.usd_per_unit_hour,
-                basis="given in the scenario",
-            ))
+            lines.append(
+                CostLine(
+                    item=f"link {link.site_a}-{link.site_b}: {units} units",
+                    role="network",
+                    quantity=float(units),
+                    unit_usd_per_hour=link.usd_per_unit_hour,
+                    usd_per_hour=units * link.usd_per_unit_hour,
+                    basis="given in the scenario",
+                )
+            )
     total = sum(line.usd_per_hour for line in lines)
     prompt_side = sum(line.usd_per_hour for line in lines if line.role in ("prefill", "network"))
     for pool, state in zip(pools, solved.evaluation.states, strict=True):
@@ -292,9 +401,12 @@ def _cost(
     million_in = rate * float(mix.mean(mix.input_tokens)) * 3600 / 1e6
     million_out = rate * float(mix.mean(mix.output_tokens)) * 3600 / 1e6
     return Cost(
-        usd_per_hour=total, usd_per_month=total * HOURS_PER_MONTH, usd_per_year=total * HOURS_PER_YEAR,
+        usd_per_hour=total,
+        usd_per_month=total * HOURS_PER_MONTH,
+        usd_per_year=total * HOURS_PER_YEAR,
         usd_per_million_input_tokens=prompt_side / million_in,
-        usd_per_million_output_tokens=(total - prompt_side) / million_out, breakdown=tuple(lines),
+        usd_per_million_output_tokens=(total - prompt_side) / million_out,
+        breakdown=tuple(lines),
     )
 
 
@@ -303,14 +415,22 @@ def _totals(pools: Sequence[Pool], purchases: Sequence[Purchase]) -> Totals:
         return sum(getattr(pool, field) for pool in pools if role in (None, pool.role))
 
     return Totals(
-        cards=count(None, "cards"), nodes=count(None, "nodes"), prefill_cards=count("prefill", "cards"),
-        decode_cards=count("decode", "cards"), prefill_nodes=count("prefill", "nodes"), decode_nodes=count("decode", "nodes"),
-        colocated_cards=count("colocated", "cards"), colocated_nodes=count("colocated", "nodes"),
-        idle_cards=sum(p.idle_cards for p in purchases), power_w=sum(pool.power_w for pool in pools),
+        cards=count(None, "cards"),
+        nodes=count(None, "nodes"),
+        prefill_cards=count("prefill", "cards"),
+        decode_cards=count("decode", "cards"),
+        prefill_nodes=count("prefill", "nodes"),
+        decode_nodes=count("decode", "nodes"),
+        colocated_cards=count("colocated", "cards"),
+        colocated_nodes=count("colocated", "nodes"),
+        idle_cards=sum(p.idle_cards for p in purchases),
+        power_w=sum(pool.power_w for pool in pools),
     )
 
 
-def _parts(scenario: Scenario, solved: _Solved) -> tuple[tuple[Purchase, ...], tuple[Pool, ...], tuple[LinkLoad, ...], Cost]:
+def _parts(
+    scenario: Scenario, solved: _Solved
+) -> tuple[tuple[Purchase, ...], tuple[Pool, ...], tuple[LinkLoad, ...], Cost]:
     purchases = _purchases(scenario, solved)
     costs = _role_costs(scenario, solved, purchases)
     pools, links = _pools(scenario, solved, costs), _links(scenario, solved)
@@ -327,11 +447,20 @@ def _alternative(
     _, pools, _, cost = _parts(scenario, solved)
     totals = _totals(pools, ())
     return Alternative(
-        mode=mode, status=solved.solution.proof, reason="", usd_per_hour=cost.usd_per_hour, usd_per_month=cost.usd_per_month,
+        mode=mode,
+        status=solved.solution.proof,
+        reason="",
+        usd_per_hour=cost.usd_per_hour,
+        usd_per_month=cost.usd_per_month,
         usd_per_million_input_tokens=cost.usd_per_million_input_tokens,
-        usd_per_million_output_tokens=cost.usd_per_million_output_tokens, cards=totals.cards, nodes=totals.nodes,
-        power_w=totals.power_w, cost_ratio=cost.usd_per_hour / plan_cost if plan_cost else None, pools=pools,
-        slo=_slo(scenario, solved.evaluation), latency=solved.evaluation.latency,
+        usd_per_million_output_tokens=cost.usd_per_million_output_tokens,
+        cards=totals.cards,
+        nodes=totals.nodes,
+        power_w=totals.power_w,
+        cost_ratio=cost.usd_per_hour / plan_cost if plan_cost else None,
+        pools=pools,
+        slo=_slo(scenario, solved.evaluation),
+        latency=solved.evaluation.latency,
     )
 
 
@@ -341,22 +470,35 @@ def _distances(scenario: Scenario, fleet: Fleet, candidates: Candidates) -> tupl
     from pdplan.scenario.resolve import FIBRE_S_PER_KM
 
     for km in sorted({*DISTANCES_KM, *given}):
-        moved = replace(scenario, links=tuple(
-            replace(link, distance_km=km, one_way_s=km * FIBRE_S_PER_KM) for link in scenario.links
-        ))
+        moved = replace(
+            scenario,
+            links=tuple(replace(link, distance_km=km, one_way_s=km * FIBRE_S_PER_KM) for link in scenario.links),
+        )
         try:
             solved = _solve_mode(moved, fleet, candidates, "disaggregated")
         except InfeasibleError:
-            lines.append(DistanceLine(
-                distance_km=km, status="infeasible", usd_per_hour=None, link_usd_per_hour=None, one_way_s=km * FIBRE_S_PER_KM,
-            ))
+            lines.append(
+                DistanceLine(
+                    distance_km=km,
+                    status="infeasible",
+                    usd_per_hour=None,
+                    link_usd_per_hour=None,
+                    one_way_s=km * FIBRE_S_PER_KM,
+                )
+            )
             continue
         _, pools, links, cost = _parts(moved, solved)
-        lines.append(DistanceLine(
-            distance_km=km, status=solved.solution.proof, usd_per_hour=cost.usd_per_hour,
-            link_usd_per_hour=sum(link.usd_per_hour for link in links), one_way_s=km * FIBRE_S_PER_KM,
-            slo=_slo(moved, solved.evaluation), nodes=_totals(pools, ()).nodes,
-        ))
+        lines.append(
+            DistanceLine(
+                distance_km=km,
+                status=solved.solution.proof,
+                usd_per_hour=cost.usd_per_hour,
+                link_usd_per_hour=sum(link.usd_per_hour for link in links),
+                one_way_s=km * FIBRE_S_PER_KM,
+                slo=_slo(moved, solved.evaluation),
+                nodes=_totals(pools, ()).nodes,
+            )
+        )
     return tuple(lines)
 
 
@@ -376,9 +518,12 @@ def plan_scenario(scenario: Scenario) -> Plan:
     count = CandidateCount(enumerated=enumerated, feasible=len(candidates), kept=0)
     modes = list(scenario.fleet.modes)
     mode = modes[0]
-    base = {
-        "scenario": scenario.given, "catalog_digest": scenario.catalog_digest, "objective": scenario.objective,
-        "assumptions": assumptions_of(scenario), "sources": sources_of(scenario),
+    base: dict[str, Any] = {
+        "scenario": scenario.given,
+        "catalog_digest": scenario.catalog_digest,
+        "objective": scenario.objective,
+        "assumptions": assumptions_of(scenario),
+        "sources": sources_of(scenario),
     }
     others = [m for m in modes if m != mode]
     try:
@@ -386,11 +531,16 @@ def plan_scenario(scenario: Scenario) -> Plan:
     except InfeasibleError as fault:
         other = _alternative(scenario, fleet, candidates, others[0], None) if others else None
         return Plan(
-            **base, status="infeasible", mode=mode, candidates=count, colocated=other,
+            **base,
+            status="infeasible",
+            mode=mode,
+            candidates=count,
+            colocated=other,
             reasons=tuple(
                 PlanReason(constraint=r.constraint, required=r.required, nearest=r.nearest, message=r.message)
                 for r in fault.reasons
-            ), warnings=scenario.warnings,
+            ),
+            warnings=scenario.warnings,
         )
     purchases, pools, links, cost = _parts(scenario, solved)
     warnings = list(scenario.warnings)
@@ -398,15 +548,26 @@ def plan_scenario(scenario: Scenario) -> Plan:
     if solution.proof != "optimal":
         warnings.append(f"the solver stopped at a gap of {solution.gap:.2%}; a cheaper plan may exist")
     plan = Plan(
-        **base, status="optimal" if solution.proof == "optimal" else "feasible", mode=mode, cost=cost,
-        totals=_totals(pools, purchases), pools=pools, purchases=purchases, links=links,
-        slo=_slo(scenario, solved.evaluation), latency=solved.evaluation.latency,
+        **base,
+        status="optimal" if solution.proof == "optimal" else "feasible",
+        mode=mode,
+        cost=cost,
+        totals=_totals(pools, purchases),
+        pools=pools,
+        purchases=purchases,
+        links=links,
+        slo=_slo(scenario, solved.evaluation),
+        latency=solved.evaluation.latency,
         colocated=_alternative(scenario, fleet, candidates, others[0], cost.usd_per_hour) if others else None,
-        distances=_distances(scenario, fleet, candidates) if any(l.from_site != l.to_site for l in links) else (),
+        distances=_distances(scenario, fleet, candidates) if any(line.from_site != line.to_site for line in links) else (),
         candidates=replace(count, kept=solved.built.kept),
         solver=Solver(
-            name=solution.solver, proof="optimal" if solution.proof == "optimal" else "feasible", gap=solution.gap,
-            bound=solution.bound, time_s=time.perf_counter() - began, variables=solution.variables,
+            name=solution.solver,
+            proof="optimal" if solution.proof == "optimal" else "feasible",
+            gap=solution.gap,
+            bound=solution.bound,
+            time_s=time.perf_counter() - began,
+            variables=solution.variables,
             constraints=solution.constraints,
         ),
         warnings=tuple(warnings),

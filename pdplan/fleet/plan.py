@@ -17,9 +17,27 @@ from pdplan import __version__
 from pdplan.errors import InputError
 
 __all__ = [
-    "SCHEMA", "Alternative", "Assumption", "Binding", "CandidateCount", "Certificate", "Check", "Cost", "CostLine",
-    "LinkLoad", "MemoryBudget", "Plan", "PlanReason", "Pool", "PoolLayout", "Purchase", "SloLine", "Solver", "Stats",
-    "Totals", "plan_from_json",
+    "SCHEMA",
+    "Alternative",
+    "Assumption",
+    "Binding",
+    "CandidateCount",
+    "Certificate",
+    "Check",
+    "Cost",
+    "CostLine",
+    "LinkLoad",
+    "MemoryBudget",
+    "Plan",
+    "PlanReason",
+    "Pool",
+    "PoolLayout",
+    "Purchase",
+    "SloLine",
+    "Solver",
+    "Stats",
+    "Totals",
+    "plan_from_json",
 ]
 
 SCHEMA = "pdplan.plan/1"
@@ -384,6 +402,9 @@ def plan_from_json(text: str, *, name: str = "PLAN.json") -> Plan:
     try:
         return TypeAdapter(Plan).validate_python(data)
     except ValidationError as fault:
-        raise InputError(*(
-            f"{name}: {'.'.join(str(step) for step in error['loc'])}: {error['msg']}" for error in fault.errors()[:10]
-        )) from None
+        raise InputError(
+            *(
+                f"{name}: {'.'.join(str(step) for step in error['loc'])}: {error['msg']}"
+                for error in fault.errors()[:10]
+            )
+        ) from None

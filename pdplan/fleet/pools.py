@@ -18,7 +18,14 @@ from pdplan.scenario.resolve import Scenario, SiteLink, Target
 from pdplan.serving.colocated import ColocatedModel
 
 __all__ = [
-    "BATCH_GRID", "DecodeModel", "PrefillModel", "colocated_model", "decode_model", "link_between", "mean_context", "pairs",
+    "BATCH_GRID",
+    "DecodeModel",
+    "PrefillModel",
+    "colocated_model",
+    "decode_model",
+    "link_between",
+    "mean_context",
+    "pairs",
     "prefill_model",
 ]
 
@@ -56,7 +63,9 @@ class PrefillModel:
     """Mean bytes sent, (C,)."""
 
 
-def prefill_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, link: SiteLink | None, *, same_site: bool) -> PrefillModel:
+def prefill_model(
+    scenario: Scenario, fleet: Fleet, layouts: Layouts, link: SiteLink | None, *, same_site: bool
+) -> PrefillModel:
     """Service and transfer times of every support point.
 
     A replica with attention-DP serves one request per rank in a common pass. With pipeline stages the queue sees the
@@ -72,15 +81,25 @@ def prefill_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, link: Site
     if not same_site and link is not None:
         path = link.unit_bandwidth_bytes_per_s * link.usable_frac
     transfer = kv_transfer_s(
-        size, sender_bandwidth_bytes_per_s=latency.nic_bandwidth_bytes_per_s(layouts),
-        parallel_senders=latency.kv_transfer_senders(layouts), efficiency_frac=latency.general["transfer_efficiency"],
-        handshake_s=latency.general["transfer_latency_s"], distance_km=0.0 if same_site or link is None else link.distance_km,
-        path_bandwidth_bytes_per_s=path, layers=scenario.model.layers, layerwise_overlap=True, prefill_s=passes,
+        size,
+        sender_bandwidth_bytes_per_s=latency.nic_bandwidth_bytes_per_s(layouts),
+        parallel_senders=latency.kv_transfer_senders(layouts),
+        efficiency_frac=latency.general["transfer_efficiency"],
+        handshake_s=latency.general["transfer_latency_s"],
+        distance_km=0.0 if same_site or link is None else link.distance_km,
+        path_bandwidth_bytes_per_s=path,
+        layers=scenario.model.layers,
+        layerwise_overlap=True,
+        prefill_s=passes,
     )
     overhead = latency.engine_constants["request_overhead_ms"]
     return PrefillModel(
-        single_s=single, full_s=full, slots=layouts.attention_dp, extra_s=overhead + transfer + (passes - single),
-        transfer_s=transfer, kv_bytes_per_request=mix.weight @ size,
+        single_s=single,
+        full_s=full,
+        slots=layouts.attention_dp,
+        extra_s=overhead + transfer + (passes - single),
+        transfer_s=transfer,
+        kv_bytes_per_request=mix.weight @ size,
     )
 
 
@@ -114,7 +133,9 @@ def mean_context(scenario: Scenario) -> float:
     """Context averaged over the sequences in flight, which are long answers more often."""
     mix = scenario.mix
     outputs = np.maximum(mix.output_tokens - 1, 1e-9)
-    return float((mix.weight * outputs * (mix.input_tokens + mix.output_tokens / 2)).sum() / (mix.weight * outputs).sum())
+    return float(
+        (mix.weight * outputs * (mix.input_tokens + mix.output_tokens / 2)).sum() / (mix.weight * outputs).sum()
+    )
 
 
 def decode_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, batch_cap: ArrayLike) -> DecodeModel:
@@ -125,8 +146,11 @@ def decode_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, batch_cap: 
         context_tokens=context,
         step_s=fleet.latency.decode_step_s(layouts, BATCH_GRID[:, None], context),
         mean_tokens=float(mix.weight @ np.maximum(mix.output_tokens - 1, 0.5)),
-        max_batch=np.minimum(np.floor(fleet.latency.max_batch(layouts, final)), np.asarray(batch_cap, dtype=np.float64)),
-        tokens_per_step=fleet.latency.tokens_per_step(layouts), staging_s=STAGING_S,
+        max_batch=np.minimum(
+            np.floor(fleet.latency.max_batch(layouts, final)), np.asarray(batch_cap, dtype=np.float64)
+        ),
+        tokens_per_step=fleet.latency.tokens_per_step(layouts),
+        staging_s=STAGING_S,
     )
 
 
@@ -157,7 +181,12 @@ def colocated_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: A
     later = latency.prefill_pass_s(layouts, part, middle, layouts.attention_dp) - host
     work = np.maximum(np.maximum(piece, later) - tiny, 0.3 * piece) * (new / part)
     return ColocatedModel(
-        base_s=base, per_sequence_s=slope, prefill_work_s=work, new_tokens=mix.new_tokens,
-        decode_steps=np.maximum(mix.output_tokens - 1, 0.5) / float(latency.tokens_per_step(layouts)[0]), weight=mix.weight,
-        chunk_tokens=size, tokens_per_step=float(latency.tokens_per_step(layouts)[0]),
+        base_s=base,
+        per_sequence_s=slope,
+        prefill_work_s=work,
+        new_tokens=mix.new_tokens,
+        decode_steps=np.maximum(mix.output_tokens - 1, 0.5) / float(latency.tokens_per_step(layouts)[0]),
+        weight=mix.weight,
+        chunk_tokens=size,
+        tokens_per_step=float(latency.tokens_per_step(layouts)[0]),
     )

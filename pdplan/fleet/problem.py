@@ -13,8 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "CapacityTable", "FleetProblem", "Lane", "Limits", "LinkOption", "NodeOffer", "Objective", "PoolOption", "Role",
-    "SiteOption", "State",
+    "CapacityTable",
+    "FleetProblem",
+    "Lane",
+    "Limits",
+    "LinkOption",
+    "NodeOffer",
+    "Objective",
+    "PoolOption",
+    "Role",
+    "SiteOption",
+    "State",
 ]
 
 Role = Literal["prefill", "decode", "colocated"]

@@ -66,16 +66,25 @@ def _solution(problem: FleetProblem, program: Program, v: Variables, outcome: Ou
                         nodes[site.id, role, offer.node_type] = count
     variables, constraints = program.size
     return FleetSolution(
-        proof=outcome.proof, replicas={k: n for k, n in replicas.items() if n},
+        proof=outcome.proof,
+        replicas={k: n for k, n in replicas.items() if n},
         flow_req_per_s={k: x for k, x in flows.items() if replicas[k] and x > 1e-9},
-        nodes=nodes, bought={k: n for k, name in v.bought.items() if (n := _whole(values[name]))},
-        link_units={i: _whole(values[name]) for i, name in v.links.items()}, objective=outcome.objective,
-        bound=outcome.bound, gap=outcome.gap, solver=solver, variables=variables, constraints=constraints,
+        nodes=nodes,
+        bought={k: n for k, name in v.bought.items() if (n := _whole(values[name]))},
+        link_units={i: _whole(values[name]) for i, name in v.links.items()},
+        objective=outcome.objective,
+        bound=outcome.bound,
+        gap=outcome.gap,
+        solver=solver,
+        variables=variables,
+        constraints=constraints,
         time_s=outcome.time_s,
     )
 
 
-def solve_fleet(problem: FleetProblem, options: SolveOptions | None = None, *, objective: str | None = None) -> FleetSolution:
+def solve_fleet(
+    problem: FleetProblem, options: SolveOptions | None = None, *, objective: str | None = None
+) -> FleetSolution:
     """The best plan, or why there is none.
 
     A plan by cards or power is made the cheapest of its kind by a second solve with the optimum fixed.
@@ -101,15 +110,15 @@ def solve_fleet(problem: FleetProblem, options: SolveOptions | None = None, *, o
         second = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=options.gap)
         if second.proof != "infeasible":
             outcome = replace(
-                first, value=second.value, time_s=first.time_s + second.time_s,
+                first,
+                value=second.value,
+                time_s=first.time_s + second.time_s,
                 proof="optimal" if first.proof == second.proof == "optimal" else "feasible",
             )
     return _solution(problem, program, v, outcome, options.solver)
 
 
-def _relaxed_value(
-    problem: FleetProblem, options: SolveOptions, terms_of: str
-) -> float | None:
+def _relaxed_value(problem: FleetProblem, options: SolveOptions, terms_of: str) -> float | None:
     """Least cost, power or cards of a relaxed problem; None where it is infeasible still."""
     program, v = build(problem)
     terms = {"cost": cost_terms, "power": power_terms, "cards": cards_terms}[terms_of](problem, v)
@@ -123,9 +132,9 @@ def _largest_rate(problem: FleetProblem, options: SolveOptions) -> float:
     low, high = 0.0, 1.0
     for _ in range(7):
         middle = (low + high) / 2
-        trial = replace(problem, states=tuple(
-            replace(s, rate_req_per_s=s.rate_req_per_s * middle) for s in problem.states
-        ))
+        trial = replace(
+            problem, states=tuple(replace(s, rate_req_per_s=s.rate_req_per_s * middle) for s in problem.states)
+        )
         if _relaxed_value(trial, options, "cards") is None:
             high = middle
         else:
@@ -143,21 +152,34 @@ def explain(problem: FleetProblem, options: SolveOptions) -> InfeasibleError:
     if limits.budget_usd_per_hour is not None:
         cost = _relaxed_value(replace(problem, limits=replace(limits, budget_usd_per_hour=None)), options, "cost")
         if cost is not None:
-            tell("fleet.budget_usd_per_hour", limits.budget_usd_per_hour, cost,
-                 f"the budget of {limits.budget_usd_per_hour:,.2f} USD/h is too small: the cheapest plan costs {cost:,.2f} USD/h")
+            tell(
+                "fleet.budget_usd_per_hour",
+                limits.budget_usd_per_hour,
+                cost,
+                f"the budget of {limits.budget_usd_per_hour:,.2f} USD/h is too small: the cheapest plan costs {cost:,.2f} USD/h",
+            )
     if limits.max_power_w is not None:
         power = _relaxed_value(replace(problem, limits=replace(limits, max_power_w=None)), options, "power")
         if power is not None:
-            tell("fleet.max_power", limits.max_power_w, power,
-                 f"the power cap of {limits.max_power_w / 1e3:,.0f} kW is too low: the least is {power / 1e3:,.1f} kW")
+            tell(
+                "fleet.max_power",
+                limits.max_power_w,
+                power,
+                f"the power cap of {limits.max_power_w / 1e3:,.0f} kW is too low: the least is {power / 1e3:,.1f} kW",
+            )
     if limits.max_cards is not None:
         cards = _relaxed_value(replace(problem, limits=replace(limits, max_cards=None)), options, "cards")
         if cards is not None:
-            tell("fleet.max_cards", float(limits.max_cards), cards,
-                 f"{limits.max_cards} cards are too few: the least is {cards:.0f}")
-    if limits.max_sites is not None and _relaxed_value(
-        replace(problem, limits=replace(limits, max_sites=None)), options, "cost"
-    ) is not None:
+            tell(
+                "fleet.max_cards",
+                float(limits.max_cards),
+                cards,
+                f"{limits.max_cards} cards are too few: the least is {cards:.0f}",
+            )
+    if (
+        limits.max_sites is not None
+        and _relaxed_value(replace(problem, limits=replace(limits, max_sites=None)), options, "cost") is not None
+    ):
         tell("fleet.max_sites", float(limits.max_sites), None, f"{limits.max_sites} sites are too few")
     if any(site.max_power_w is not None or site.max_cards is not None for site in problem.sites):
         open_sites = tuple(replace(site, max_power_w=None, max_cards=None) for site in problem.sites)
@@ -170,8 +192,12 @@ def explain(problem: FleetProblem, options: SolveOptions) -> InfeasibleError:
         outcome = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=1e-3)
         if outcome.proof != "infeasible":
             have = sum(link.max_units for link in problem.links)
-            tell("links.max_units", float(have), outcome.objective,
-                 f"the links are too narrow: {have} units can be had, {outcome.objective:.0f} are needed")
+            tell(
+                "links.max_units",
+                float(have),
+                outcome.objective,
+                f"the links are too narrow: {have} units can be had, {outcome.objective:.0f} are needed",
+            )
     if any(offer.max_nodes is not None for offer in problem.offers):
         offers = tuple(replace(offer, max_nodes=None) for offer in problem.offers)
         unlimited = replace(problem, offers=offers)
@@ -183,13 +209,21 @@ def explain(problem: FleetProblem, options: SolveOptions) -> InfeasibleError:
             for offer in problem.offers:
                 need = sum(n for (s, _, h), n in found.nodes.items() if (s, h) == (offer.site, offer.node_type))
                 if offer.max_nodes is not None and need > offer.max_nodes:
-                    tell(f"sites.{offer.site}.{offer.node_type}.max_nodes", float(offer.max_nodes), float(need),
-                         f"{offer.max_nodes} x {offer.node_type} at {offer.site} are too few: {need} would do")
+                    tell(
+                        f"sites.{offer.site}.{offer.node_type}.max_nodes",
+                        float(offer.max_nodes),
+                        float(need),
+                        f"{offer.max_nodes} x {offer.node_type} at {offer.site} are too few: {need} would do",
+                    )
     rate = problem.states[0].rate_req_per_s
     possible = _largest_rate(problem, options)
     if possible > 0:
-        tell("workload.rate_req_per_s", rate, possible,
-             f"{rate:g} req/s cannot be served with what is allowed: the most is about {possible:.3g} req/s")
+        tell(
+            "workload.rate_req_per_s",
+            rate,
+            possible,
+            f"{rate:g} req/s cannot be served with what is allowed: the most is about {possible:.3g} req/s",
+        )
     if not reasons:
         tell("fleet", None, None, "no combination of the allowed machines, sites and links serves this at any rate")
     return InfeasibleError("; ".join(reason.message for reason in reasons), reasons)

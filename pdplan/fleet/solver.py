@@ -76,7 +76,9 @@ class Program:
             return self._pulp.lpSum_vars_coefs(pairs)
         return self._pulp.LpAffineExpression(pairs)
 
-    def row(self, label: str, terms: Sequence[tuple[str, float]], sense: Literal["<=", ">=", "=="], right: float) -> None:
+    def row(
+        self, label: str, terms: Sequence[tuple[str, float]], sense: Literal["<=", ">=", "=="], right: float
+    ) -> None:
         """Add a constraint: sum of terms, sense, right side."""
         left = self._sum(terms)
         constraint = left <= right if sense == "<=" else left >= right if sense == ">=" else left == right
@@ -130,8 +132,12 @@ class Program:
         objective = float(info.objective_function_value)
         reached = abs(objective - bound) <= gap * max(abs(objective), 1e-9) + 1e-9
         return Outcome(
-            proof="optimal" if status == "kOptimal" and reached else "feasible", objective=objective, bound=bound,
-            gap=max(objective - bound, 0.0) / max(abs(objective), 1e-9), value=self._values(), time_s=took,
+            proof="optimal" if status == "kOptimal" and reached else "feasible",
+            objective=objective,
+            bound=bound,
+            gap=max(objective - bound, 0.0) / max(abs(objective), 1e-9),
+            value=self._values(),
+            time_s=took,
         )
 
     def _other(self, solver: str, time_limit_s: float, gap: float, began: float) -> Outcome:
@@ -159,8 +165,12 @@ class Program:
         objective = float(pulp.value(self.problem.objective))
         proven = "optimal" in solution.lower() and "feasible" not in solution.lower().replace("infeasible", "")
         return Outcome(
-            proof="optimal" if proven else "feasible", objective=objective, bound=objective * (1 - gap) if proven else 0.0,
-            gap=gap if proven else 1.0, value=self._values(), time_s=took,
+            proof="optimal" if proven else "feasible",
+            objective=objective,
+            bound=objective * (1 - gap) if proven else 0.0,
+            gap=gap if proven else 1.0,
+            value=self._values(),
+            time_s=took,
         )
 
 

@@ -45,7 +45,9 @@ def layout_text(pool: Pool) -> str:
     """Parallelism of one replica in short."""
     layout = pool.layout
     parts = [f"TP{layout.tp}"] + [
-        f"{name}{value}" for name, value in (("PP", layout.pp), ("EP", layout.ep), ("DP", layout.attention_dp)) if value > 1
+        f"{name}{value}"
+        for name, value in (("PP", layout.pp), ("EP", layout.ep), ("DP", layout.attention_dp))
+        if value > 1
     ]
     return " ".join(parts)
 
@@ -63,5 +65,11 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A markdown table; numbers right-aligned."""
     from tabulate import tabulate
 
-    return str(tabulate([[str(cell).replace("|", "/") for cell in row] for row in rows], headers=headers,
-                        tablefmt="github", disable_numparse=True))
+    return str(
+        tabulate(
+            [[str(cell).replace("|", "/") for cell in row] for row in rows],
+            headers=headers,
+            tablefmt="github",
+            disable_numparse=True,
+        )
+    )

@@ -131,4 +131,6 @@ def _sentence(name: str, error: Any) -> str:
 
 def _is_branch(step: str) -> bool:
     """Pydantic puts the branch of a union into the location; it is no field of the file."""
-    return step.endswith("File") or "[" in step or step in ("str", "int", "float") or step.startswith(("literal", "dict"))
+    return (
+        step.endswith("File") or "[" in step or step in ("str", "int", "float") or step.startswith(("literal", "dict"))
+    )

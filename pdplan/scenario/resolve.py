@@ -128,9 +128,9 @@ class Scenario:
 
 
 def annuity_usd_per_hour(purchase_usd: float, *, years: float, interest_per_year_frac: float) -> float:
-    """Hourly cost of a purchase paid off in equal instalments.
+    r"""Hourly cost of a purchase paid off in equal instalments.
 
-    .. math:: a = P \\, r / (1 - (1 + r)^{-n}) / 8760
+    .. math:: a = P \, r / (1 - (1 + r)^{-n}) / 8760
 
     Parameters
     ----------
@@ -174,9 +174,12 @@ def resolve(loaded: LoadedScenario, catalog: Catalog) -> Scenario:
 
     model = attempt("model", lambda: catalog.model(_local_path(file.model, loaded.folder)))
     engine = attempt("engine", lambda: catalog.engine(file.engine))
-    mix = attempt("workload.lengths", lambda: mix_from_spec(
-        file.workload.lengths, catalog=catalog, folder=loaded.folder, prefix_hit_frac=file.workload.prefix_hit_frac
-    ))
+    mix = attempt(
+        "workload.lengths",
+        lambda: mix_from_spec(
+            file.workload.lengths, catalog=catalog, folder=loaded.folder, prefix_hit_frac=file.workload.prefix_hit_frac
+        ),
+    )
     if model is not None and mix is not None:
         longest = float((mix.input_tokens + mix.output_tokens).max())
         if longest > model.max_context_tokens:
@@ -192,24 +195,39 @@ def resolve(loaded: LoadedScenario, catalog: Catalog) -> Scenario:
     arrivals = file.workload.arrivals
     weights = file.precision.weights or model.native_precision.get("weights", "bf16")
     attention = file.precision.attention or (
-        model.native_precision.get("attention", weights) if file.precision.weights is None
-        or file.precision.weights == model.native_precision.get("weights") else weights
+        model.native_precision.get("attention", weights)
+        if file.precision.weights is None or file.precision.weights == model.native_precision.get("weights")
+        else weights
     )
     return Scenario(
-        name=file.name, given=loaded.given, model=model, engine=engine, weights=weights, attention_weights=attention,
+        name=file.name,
+        given=loaded.given,
+        model=model,
+        engine=engine,
+        weights=weights,
+        attention_weights=attention,
         kv_cache=file.precision.kv_cache or ("fp8" if weights in ("fp8", "fp4") else "bf16"),
         draft_tokens=file.speculation.draft_tokens if file.speculation else 0,
         acceptance_frac=file.speculation.acceptance_frac if file.speculation else None,
-        mix=mix, rate_req_per_s=file.workload.rate_req_per_s * file.workload.peak_multiplier,
+        mix=mix,
+        rate_req_per_s=file.workload.rate_req_per_s * file.workload.peak_multiplier,
         arrival_cv2=1.0 if arrivals == "poisson" else arrivals.cv**2,
         targets=tuple(
             Target(metric=metric, percentile=percentile_of(key), limit_s=limit)
             for metric, table in (("ttft_s", file.slo.ttft_s), ("tpot_s", file.slo.tpot_s))
             for key, limit in sorted(table.items(), key=lambda item: percentile_of(item[0]))
         ),
-        sites=sites, links=links, fleet=file.fleet, objective=file.objective, solver_name=file.solver.name,
-        time_limit_s=file.solver.time_limit_s, gap=file.solver.gap, latency_overrides=file.latency_overrides,
-        warnings=tuple(warnings), catalog_digest=catalog.digest(), max_price_age_days=file.finance.max_price_age_days,
+        sites=sites,
+        links=links,
+        fleet=file.fleet,
+        objective=file.objective,
+        solver_name=file.solver.name,
+        time_limit_s=file.solver.time_limit_s,
+        gap=file.solver.gap,
+        latency_overrides=file.latency_overrides,
+        warnings=tuple(warnings),
+        catalog_digest=catalog.digest(),
+        max_price_age_days=file.finance.max_price_age_days,
     )
 
 
@@ -250,7 +268,9 @@ def _sites(file: ScenarioFile, name: str, catalog: Catalog, faults: list[str]) -
     return tuple(sites), warnings
 
 
-def _offer(file: ScenarioFile, site: SiteFile, entry: NodeFile, catalog: Catalog, where: str, warnings: list[str]) -> Offer:
+def _offer(
+    file: ScenarioFile, site: SiteFile, entry: NodeFile, catalog: Catalog, where: str, warnings: list[str]
+) -> Offer:
     node = catalog.node(entry.type)
     accelerator = catalog.accelerator(node.accelerator)
     if entry.max_nodes is not None and entry.owned_nodes > entry.max_nodes:
@@ -272,7 +292,9 @@ def _offer(file: ScenarioFile, site: SiteFile, entry: NodeFile, catalog: Catalog
             warnings.append(f"price {row.id} includes tax, others do not")
         if row.price_per_node_hour is not None:
             price = row.price_per_node_hour
-            basis = f"{row.pricing_model} price of {row.provider}, {row.region or 'any region'}, seen {row.date_observed}"
+            basis = (
+                f"{row.pricing_model} price of {row.provider}, {row.region or 'any region'}, seen {row.date_observed}"
+            )
         else:
             assert row.purchase_price is not None
             price, basis = _owned_cost(row.purchase_price, node, site, file)
@@ -282,10 +304,19 @@ def _offer(file: ScenarioFile, site: SiteFile, entry: NodeFile, catalog: Catalog
         if age > finance.max_price_age_days:
             warnings.append(f"price {row.id} is {age} days old on {as_of} (more than {finance.max_price_age_days})")
     return Offer(
-        site=site.name, node=node, accelerator=accelerator, family=catalog.family(accelerator.family),
-        roles=tuple(entry.roles or ROLES), max_nodes=entry.max_nodes, min_nodes=entry.min_nodes,
-        lot_nodes=entry.lot_nodes, owned_nodes=entry.owned_nodes,
-        owned_usd_per_node_hour=entry.owned_usd_per_node_hour, usd_per_node_hour=price, price_basis=basis, price_row=row,
+        site=site.name,
+        node=node,
+        accelerator=accelerator,
+        family=catalog.family(accelerator.family),
+        roles=tuple(entry.roles or ROLES),
+        max_nodes=entry.max_nodes,
+        min_nodes=entry.min_nodes,
+        lot_nodes=entry.lot_nodes,
+        owned_nodes=entry.owned_nodes,
+        owned_usd_per_node_hour=entry.owned_usd_per_node_hour,
+        usd_per_node_hour=price,
+        price_basis=basis,
+        price_row=row,
     )
 
 
@@ -306,7 +337,8 @@ def _choose_price(catalog: Catalog, node_id: str, choice: PriceChoice, where: st
     """Newest row per provider and region among those that match; of these the cheapest."""
     rows = catalog.price_rows(node_id)
     matching = [
-        row for row in rows
+        row
+        for row in rows
         if (choice.pricing_model == "any" or row.pricing_model == choice.pricing_model)
         and (choice.provider is None or row.provider == choice.provider)
         and (choice.region is None or row.region == choice.region)
@@ -315,8 +347,10 @@ def _choose_price(catalog: Catalog, node_id: str, choice: PriceChoice, where: st
     if not matching:
         kinds = sorted({row.pricing_model for row in rows})
         have = f"the catalog has {', '.join(kinds)} rows for it" if kinds else "the catalog has no price row for it"
-        asked = choice.pricing_model + (f" of {choice.provider}" if choice.provider else "") + (
-            f" in {choice.region}" if choice.region else ""
+        asked = (
+            choice.pricing_model
+            + (f" of {choice.provider}" if choice.provider else "")
+            + (f" in {choice.region}" if choice.region else "")
         )
         raise InputError(
             f"{where}: node {node_id!r} has no {asked} price ({have}); give usd_per_node_hour, or choose a price "
@@ -351,11 +385,19 @@ def _links(file: ScenarioFile, name: str, faults: list[str]) -> tuple[SiteLink, 
         seen.add(frozenset((a, b)))
         if link.min_units > link.max_units:
             faults.append(f"{name}: links.{i}: min_units {link.min_units} is more than max_units {link.max_units}")
-        links.append(SiteLink(
-            site_a=a, site_b=b, distance_km=link.distance_km, one_way_s=link.distance_km * FIBRE_S_PER_KM,
-            unit_bandwidth_bytes_per_s=link.unit_bandwidth, min_units=link.min_units, max_units=link.max_units,
-            usd_per_unit_hour=link.usd_per_unit_month / HOURS_PER_MONTH, usable_frac=link.usable_frac,
-        ))
+        links.append(
+            SiteLink(
+                site_a=a,
+                site_b=b,
+                distance_km=link.distance_km,
+                one_way_s=link.distance_km * FIBRE_S_PER_KM,
+                unit_bandwidth_bytes_per_s=link.unit_bandwidth,
+                min_units=link.min_units,
+                max_units=link.max_units,
+                usd_per_unit_hour=link.usd_per_unit_month / HOURS_PER_MONTH,
+                usable_frac=link.usable_frac,
+            )
+        )
     return tuple(links)
 
 
@@ -371,4 +413,6 @@ def _check_roles(file: ScenarioFile, name: str, faults: list[str]) -> None:
             if node_type not in known_types:
                 faults.append(f"{name}: fleet.{role}.node_types: {unknown_name('node type', node_type, known_types)}")
         if rules.sites == [] or rules.node_types == []:
-            faults.append(f"{name}: fleet.{role}: an empty list allows nothing; leave the key out or list what is allowed")
+            faults.append(
+                f"{name}: fleet.{role}: an empty list allows nothing; leave the key out or list what is allowed"
+            )

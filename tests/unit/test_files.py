@@ -7,7 +7,9 @@ from pdplan.files import MAX_YAML_BYTES, parse_yaml, read_text, read_yaml, write
 
 
 def test_an_alias_bomb_is_refused_without_expanding_it() -> None:
-    bomb = "a: &a [x, x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20))
+    bomb = "a: &a [x, x]\n" + "".join(
+        f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20)
+    )
     with pytest.raises(InputError, match=r"bomb.yaml: line 2.*aliases"):
         parse_yaml(bomb, name="bomb.yaml")
 

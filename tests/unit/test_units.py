@@ -25,7 +25,9 @@ def test_quantity_is_read_in_si(text: str, dimension: str, value: float) -> None
     assert parse_quantity(text, dimension) == pytest.approx(value, rel=1e-15)
 
 
-@pytest.mark.parametrize("text", ["3350", "3.35", "3.35 TB", "fast", "", "nan TB/s", "1 TB/s/s", "١ TB/s x", None, True])
+@pytest.mark.parametrize(
+    "text", ["3350", "3.35", "3.35 TB", "fast", "", "nan TB/s", "1 TB/s/s", "١ TB/s x", None, True]
+)
 def test_anything_else_is_refused_with_an_example(text: object) -> None:
     with pytest.raises(ValueError, match="not a quantity in byte/s"):
         parse_quantity(text, "byte/s")

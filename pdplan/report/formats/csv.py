@@ -15,9 +15,16 @@ from pdplan.report.format import Format
 __all__ = ["FORMAT", "TABLES"]
 
 TABLES: Mapping[str, type] = {
-    "pools": records.Pool, "purchases": records.Purchase, "links": records.LinkLoad, "slo": records.SloLine,
-    "cost": records.CostLine, "certificate": records.Check, "binding": records.Binding, "assumptions": records.Assumption,
-    "distances": records.DistanceLine, "reasons": records.PlanReason,
+    "pools": records.Pool,
+    "purchases": records.Purchase,
+    "links": records.LinkLoad,
+    "slo": records.SloLine,
+    "cost": records.CostLine,
+    "certificate": records.Check,
+    "binding": records.Binding,
+    "assumptions": records.Assumption,
+    "distances": records.DistanceLine,
+    "reasons": records.PlanReason,
 }
 """Table -> the record of its rows; columns follow the record's fields, nested records as parent_child."""
 
@@ -65,32 +72,58 @@ def _text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _summary(plan: Plan) -> str:
-    rows = [("status", plan.status), ("mode", plan.mode), ("objective", plan.objective), ("pdplan_version", plan.pdplan_version),
-            ("catalog_digest", plan.catalog_digest)]
+    rows = [
+        ("status", plan.status),
+        ("mode", plan.mode),
+        ("objective", plan.objective),
+        ("pdplan_version", plan.pdplan_version),
+        ("catalog_digest", plan.catalog_digest),
+    ]
     for part in (plan.cost, plan.totals, plan.solver, plan.candidates):
         if is_dataclass(part):
-            prefix = {"Cost": "", "Totals": "", "Solver": "solver_", "CandidateCount": "candidates_"}[type(part).__name__]
-            rows += [(prefix + name, value) for name, value in asdict(part).items() if name not in ("breakdown", "time_s")]
+            prefix = {"Cost": "", "Totals": "", "Solver": "solver_", "CandidateCount": "candidates_"}[
+                type(part).__name__
+            ]
+            rows += [
+                (prefix + name, value) for name, value in asdict(part).items() if name not in ("breakdown", "time_s")
+            ]
     return _text(["field", "value"], [{"field": name, "value": value} for name, value in rows])
 
 
 def _render(plan: Plan) -> dict[str, str]:
-    rows: dict[str, Sequence[Any]] = {name: getattr(plan, name) for name in
-                                      ("pools", "purchases", "links", "slo", "binding", "assumptions", "distances", "reasons")}
+    rows: dict[str, Sequence[Any]] = {
+        name: getattr(plan, name)
+        for name in ("pools", "purchases", "links", "slo", "binding", "assumptions", "distances", "reasons")
+    }
     rows["cost"] = plan.cost.breakdown if plan.cost else ()
     rows["certificate"] = plan.certificate.checks if plan.certificate else ()
     texts = {
-        f"plan_{name}.csv": _text(_columns(record), [_row(item) for item in rows[name]]) for name, record in TABLES.items()
+        f"plan_{name}.csv": _text(_columns(record), [_row(item) for item in rows[name]])
+        for name, record in TABLES.items()
     }
     latency = [
         {"mode": mode, "metric": metric, **asdict(stats)}
-        for mode, table in ((plan.mode, plan.latency), (plan.colocated.mode, plan.colocated.latency) if plan.colocated else ("", {}))
+        for mode, table in (
+            (plan.mode, plan.latency),
+            (plan.colocated.mode, plan.colocated.latency) if plan.colocated else ("", {}),
+        )
         for metric, stats in table.items()
     ]
     texts["plan_latency.csv"] = _text(["mode", "metric", "mean", "p50", "p90", "p99"], latency)
     alternative = plan.colocated
-    columns = ["mode", "status", "reason", "usd_per_hour", "usd_per_month", "usd_per_million_input_tokens",
-               "usd_per_million_output_tokens", "cards", "nodes", "power_w", "cost_ratio"]
+    columns = [
+        "mode",
+        "status",
+        "reason",
+        "usd_per_hour",
+        "usd_per_month",
+        "usd_per_million_input_tokens",
+        "usd_per_million_output_tokens",
+        "cards",
+        "nodes",
+        "power_w",
+        "cost_ratio",
+    ]
     texts["plan_alternatives.csv"] = _text(columns, [asdict(alternative)] if alternative else [])
     texts["plan_summary.csv"] = _summary(plan)
     return texts
