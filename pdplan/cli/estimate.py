@@ -45,7 +45,7 @@ def estimate(
             raise InputError(f"{flag}: {value!r} is not accepted; choose from {', '.join(formats)}")
     overrides = None
     if profile is not None:
-        from pdplan.calibrate.profile import load_profile
+        from pdplan.calibrate.profile import load_profile  # type: ignore[import-untyped]
 
         overrides = dict(load_profile(profile).overrides)
     found = run(

@@ -28,6 +28,7 @@ from pdplan.fleet.problem import (
     NodeOffer,
     Objective,
     PoolOption,
+    Role,
     SiteOption,
     State,
 )
@@ -132,7 +133,7 @@ def _linear(rate: float) -> CapacityTable:
 
 
 def _single_replica_pools(
-    scenario: Scenario, role: str, c: Candidates, rates: Floats, fleet: Fleet
+    scenario: Scenario, role: Role, c: Candidates, rates: Floats, fleet: Fleet
 ) -> list[PoolOption]:
     """Pools whose replicas work alone: n of them carry n times the rate of one."""
     pools: list[PoolOption] = []
@@ -144,7 +145,7 @@ def _single_replica_pools(
                     id=_name(role, offer.site, offer.node.id, offer.site, c, int(i)),
                     role=role,
                     lane=LANE,
-                    site=offer.site,  # type: ignore[arg-type]
+                    site=offer.site,
                     node_type=offer.node.id,
                     destination_site=offer.site,
                     cards_per_replica=int(c.layouts.cards_per_replica[i]),

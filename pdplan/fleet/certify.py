@@ -123,23 +123,23 @@ def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[s
     for (site, role, node_type), used in sorted(cards.items()):
         add(f"{role} replicas fit on the {node_type} nodes at {site} [cards]", used, float(have[site, role, node_type]))
     bought = {(p.site, p.node_type): p for p in plan.purchases}
-    for key, used_nodes in sorted(nodes.items()):
-        offer = offers[key]
+    for place, used_nodes in sorted(nodes.items()):
+        offer = offers[place]
         if offer.max_nodes is not None:
-            add(f"stock of {key[1]} at {key[0]} [nodes]", float(used_nodes), float(offer.max_nodes))
+            add(f"stock of {place[1]} at {place[0]} [nodes]", float(used_nodes), float(offer.max_nodes))
         if plan.purchases:
-            entry = bought.get(key)
+            entry = bought.get(place)
             count = (entry.nodes + entry.owned_nodes) if entry else 0
-            add(f"nodes in use are bought or owned: {key[1]} at {key[0]}", float(used_nodes), float(count))
+            add(f"nodes in use are bought or owned: {place[1]} at {place[0]}", float(used_nodes), float(count))
             if entry and offer.lot_nodes > 1:
                 add(
-                    f"{key[1]} at {key[0]} is bought in lots of {offer.lot_nodes} [remainder]",
+                    f"{place[1]} at {place[0]} is bought in lots of {offer.lot_nodes} [remainder]",
                     float(entry.nodes % offer.lot_nodes),
                     0.0,
                 )
             if entry and offer.min_nodes:
                 add(
-                    f"least order of {key[1]} at {key[0]} [nodes]",
+                    f"least order of {place[1]} at {place[0]} [nodes]",
                     float(offer.min_nodes),
                     float(entry.nodes + entry.owned_nodes),
                 )

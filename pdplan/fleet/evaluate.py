@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +164,7 @@ def _prefill_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec, first_step_
     engine = fleet.latency.engine_constants
     extra = model.extra_s + (engine["first_token_steps"] + engine["poll_interval_steps"] / 2) * first_step_s
     load = (np.array([spec.rate_req_per_s]), np.array([spec.replicas]), model.single_s, mix.weight)
-    kinds = {"slots": model.slots, "service_full_s": model.full_s, "arrival_cv2": scenario.arrival_cv2}
+    kinds: dict[str, Any] = {"slots": model.slots, "service_full_s": model.full_s, "arrival_cv2": scenario.arrival_cv2}
 
     def tail(limit: float) -> float:
         return _scalar(prefill.ttft_tail(limit - extra, *load, **kinds))

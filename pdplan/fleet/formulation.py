@@ -100,7 +100,7 @@ def add_packing(program: Program, v: Variables, problem: FleetProblem) -> None:
     shared: dict[RoleKey, Terms] = defaultdict(list)
     for pool in problem.pools:
         offer = offers[pool.site, pool.node_type]
-        key = (pool.site, pool.role, pool.node_type)
+        key: RoleKey = (pool.site, pool.role, pool.node_type)
         if shares_nodes(pool, offer):
             shared[key].append((v.replicas[pool.id], float(pool.cards_per_replica)))
             continue
@@ -111,9 +111,9 @@ def add_packing(program: Program, v: Variables, problem: FleetProblem) -> None:
         else:
             whole = -(-pool.cards_per_replica // offer.cards_per_node)
             program.row("own", [(v.replicas[pool.id], float(whole)), (own, -1.0)], "<=", 0.0)
-    for key, terms in sorted(shared.items()):
-        nodes = v.nodes[key] = program.variable(0, None, integer=True, label="nodes")
-        cards = offers[key[0], key[2]].cards_per_node
+    for role_key, terms in sorted(shared.items()):
+        nodes = v.nodes[role_key] = program.variable(0, None, integer=True, label="nodes")
+        cards = offers[role_key[0], role_key[2]].cards_per_node
         program.row("packing", [*terms, (nodes, -float(cards))], "<=", 0.0)
 
 

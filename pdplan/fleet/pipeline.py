@@ -164,11 +164,12 @@ def _whole_nodes(solved: _Solved) -> dict[str, int]:
     return result
 
 
-def _slo(scenario: Scenario, evaluation: Evaluation) -> tuple[SloLine, ...]:
+def _slo(scenario: Scenario, solved: _Solved) -> tuple[SloLine, ...]:
+    evaluation = solved.evaluation
     lines = []
     for target in scenario.targets:
         predicted = evaluation.quantile(target.metric, target.percentile)
-        low, high = _interval(scenario, target.metric)
+        low, high = _interval(scenario, evaluation, solved.specs, target.metric)
         lines.append(
             SloLine(
                 metric=target.metric,
@@ -183,18 +184,25 @@ def _slo(scenario: Scenario, evaluation: Evaluation) -> tuple[SloLine, ...]:
     return tuple(lines)
 
 
-def _interval(scenario: Scenario, metric: str) -> tuple[float, float]:
-    """Multiplicative 90 % interval of the latency model: 1.645 robust standard deviations of held-out log errors.
+def _interval(scenario: Scenario, evaluation: Evaluation, specs: Sequence[PoolSpec], metric: str) -> tuple[float, float]:
+    """Multiplicative 90 % interval from the cross-validated residuals of the latency model.
 
-    Colocated held-out rows: 0.16 (TPOT) and 0.28 (TTFT); disaggregated at ordinary utilisation 0.12 to 0.16 and 0.73
-    (docs/explanation/accuracy.md). The wider of both modes is taken, and a quarter more for families nobody fitted.
+    The least trusted family of the pools in the plan counts, and the busiest prefill pool.
     """
-    import math
+    from pdplan.perf.uncertainty import Situation, prediction_interval
 
-    sigma = {"tpot_s": 0.16, "ttft_s": 0.73}[metric]
-    if any(offer.family.confidence != "fitted" for site in scenario.sites for offer in site.offers):
-        sigma *= 1.25
-    return math.exp(-1.645 * sigma), math.exp(1.645 * sigma)
+    families = {(o.site, o.node.id): o.family for site in scenario.sites for o in site.offers}
+    order = ("fitted", "op-tables", "transferred", "guess")
+    weakest = max((families[s.site, s.node_type].confidence for s in specs), key=order.index)
+    busy = max((st.utilization_frac for s, st in zip(specs, evaluation.states, strict=True) if s.role == "prefill"), default=0.0)
+    situation = Situation(
+        disaggregated=any(spec.role == "prefill" for spec in specs),
+        other_model="deepseek" not in scenario.model.family.lower(),
+        family_confidence=weakest,
+        engine_confidence=scenario.engine.confidence,
+    )
+    interval = prediction_interval("ttft_s" if metric == "ttft_s" else "tpot_s", situation, busy)
+    return float(interval.low_90), float(interval.high_90)
 
 
 def _purchases(scenario: Scenario, solved: _Solved) -> tuple[Purchase, ...]:
@@ -459,7 +467,7 @@ def _alternative(
         power_w=totals.power_w,
         cost_ratio=cost.usd_per_hour / plan_cost if plan_cost else None,
         pools=pools,
-        slo=_slo(scenario, solved.evaluation),
+        slo=_slo(scenario, solved),
         latency=solved.evaluation.latency,
     )
 
@@ -495,7 +503,7 @@ def _distances(scenario: Scenario, fleet: Fleet, candidates: Candidates) -> tupl
                 usd_per_hour=cost.usd_per_hour,
                 link_usd_per_hour=sum(link.usd_per_hour for link in links),
                 one_way_s=km * FIBRE_S_PER_KM,
-                slo=_slo(moved, solved.evaluation),
+                slo=_slo(moved, solved),
                 nodes=_totals(pools, ()).nodes,
             )
         )
@@ -556,7 +564,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
         pools=pools,
         purchases=purchases,
         links=links,
-        slo=_slo(scenario, solved.evaluation),
+        slo=_slo(scenario, solved),
         latency=solved.evaluation.latency,
         colocated=_alternative(scenario, fleet, candidates, others[0], cost.usd_per_hour) if others else None,
         distances=_distances(scenario, fleet, candidates) if any(line.from_site != line.to_site for line in links) else (),

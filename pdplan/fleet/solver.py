@@ -145,7 +145,7 @@ class Program:
         path = shutil.which(solver)
         if solver == "cbc" and path is None:
             try:
-                import cbcbox
+                import cbcbox  # type: ignore[import-not-found]
 
                 path = str(cbcbox.cbc_bin_path())
             except ImportError:

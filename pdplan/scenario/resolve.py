@@ -149,7 +149,7 @@ def annuity_usd_per_hour(purchase_usd: float, *, years: float, interest_per_year
     if interest_per_year_frac == 0.0:
         return purchase_usd / years / HOURS_PER_YEAR
     r = interest_per_year_frac
-    return purchase_usd * r / (1.0 - (1.0 + r) ** -years) / HOURS_PER_YEAR
+    return purchase_usd * r / (1.0 - float((1.0 + r) ** -years)) / HOURS_PER_YEAR
 
 
 def resolve(loaded: LoadedScenario, catalog: Catalog) -> Scenario:

@@ -204,9 +204,7 @@ class RoleFile(_Strict):
 class FleetFile(_Strict):
     """Rules for the fleet as a whole."""
 
-    modes: Annotated[list[Literal["disaggregated", "colocated"]], Field(min_length=1)] = Field(
-        default_factory=lambda: ["disaggregated", "colocated"]
-    )
+    modes: Annotated[list[Literal["disaggregated", "colocated"]], Field(min_length=1)] = ["disaggregated", "colocated"]
     """Alternatives to solve; the first is the plan, the other is shown beside it."""
     prefill: RoleFile = RoleFile()
     decode: RoleFile = RoleFile()

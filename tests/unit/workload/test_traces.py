@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (lines of sample files)
+
 """Readers of every format, bad lines, prefix reuse and burstiness."""
 
 import gzip
