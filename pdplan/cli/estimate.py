@@ -28,7 +28,6 @@ def estimate(
     kv_cache: str | None = typer.Option(None, "--kv-cache", help="bf16, fp8, int8 or fp4."),
     engine: str = typer.Option("generic", "--engine", help="Catalog id of a serving engine."),
     draft_tokens: int = typer.Option(0, "--draft-tokens", min=0, max=16, help="Draft tokens per step (speculation)."),
-    profile: Path | None = typer.Option(None, "--profile", help="Efficiency profile written by `pdplan calibrate`."),
     catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),
     json_: bool = typer.Option(False, "--json", help="Print JSON on stdout."),
 ) -> None:
@@ -43,11 +42,6 @@ def estimate(
     for flag, value in (("--weights", weights), ("--kv-cache", kv_cache)):
         if value is not None and value not in formats:
             raise InputError(f"{flag}: {value!r} is not accepted; choose from {', '.join(formats)}")
-    overrides = None
-    if profile is not None:
-        from pdplan.calibrate.profile import load_profile  # type: ignore[import-untyped]
-
-        overrides = dict(load_profile(profile).overrides)
     found = run(
         model=model,
         node=node,
@@ -64,7 +58,6 @@ def estimate(
         engine=engine,
         draft_tokens=draft_tokens,
         catalog=catalog,
-        overrides=overrides,
     )
 
     def one(values: object) -> float:

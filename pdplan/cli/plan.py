@@ -19,7 +19,6 @@ def plan(
     solver: str | None = typer.Option(None, "--solver", help="highs, cbc or scip; wins over the scenario."),
     time_limit_s: float | None = typer.Option(None, "--time-limit-s", help="Stop the solver after this long."),
     gap: float | None = typer.Option(None, "--gap", help="Relative gap at which the solver may stop."),
-    profile: Path | None = typer.Option(None, "--profile", help="Efficiency profile written by `pdplan calibrate`."),
     catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),
     json_: bool = typer.Option(False, "--json", help="Print the plan as JSON on stdout."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No notes on stderr."),
@@ -42,7 +41,7 @@ def plan(
         raise InputError(f"--format: {formats!r} is not accepted; choose from {', '.join(known)}, separated by commas")
     loaded = with_overrides(scenario, objective=objective, solver=solver, time_limit_s=time_limit_s, gap=gap)
     with progress("planning", quiet=quiet or json_):
-        answer = plan_file(loaded, catalog_folder=catalog, profile=profile)
+        answer = plan_file(loaded, catalog_folder=catalog)
     if out is not None:
         for path in answer.write(out, wanted):
             if not quiet:

@@ -74,16 +74,9 @@ def with_overrides(
     return parse_scenario(data, name=loaded.name, folder=loaded.folder)
 
 
-def plan_file(loaded: LoadedScenario, *, catalog_folder: Path | None = None, profile: Path | None = None) -> Plan:
+def plan_file(loaded: LoadedScenario, *, catalog_folder: Path | None = None) -> Plan:
     """Resolve and plan; an infeasible request gives a plan with status ``infeasible`` and its reasons."""
-    scenario = resolve(loaded, load_catalog(catalog_folder))
-    if profile is not None:
-        from pdplan.calibrate.profile import load_profile  # type: ignore[import-untyped]
-
-        scenario = replace(
-            scenario, latency_overrides={**scenario.latency_overrides, **load_profile(profile).overrides}
-        )
-    return plan_scenario(scenario)
+    return plan_scenario(resolve(loaded, load_catalog(catalog_folder)))
 
 
 def scenario_of(plan: Plan, *, catalog_folder: Path | None = None, name: str = "PLAN.json") -> Scenario:
