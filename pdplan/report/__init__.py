@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdplan.errors import InputError
-from pdplan.files import write_atomic
 from pdplan.report.format import Format
 
 if TYPE_CHECKING:
@@ -40,9 +39,11 @@ def _format(suffix: str) -> Format:
 
 
 def render(plan: Plan, suffix: str) -> str:
-    """A plan as text in a format of one file."""
+    """A plan as text; the tables of a format of several files follow one another, each under a line with its name."""
     texts = _format(suffix).render(plan)
-    return "\n".join(texts[name] for name in sorted(texts))
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "\n".join(f"# {name}\n" + text.removeprefix("\ufeff").replace("\r\n", "\n") for name, text in texts.items())
 
 
 def write(plan: Plan, folder: Path, suffixes: list[str] | tuple[str, ...]) -> list[Path]:
@@ -53,13 +54,10 @@ def write(plan: Plan, folder: Path, suffixes: list[str] | tuple[str, ...]) -> li
     InputError
         Unknown format, or a folder that cannot be written; nothing is written then.
     """
+    from pdplan.report.write import write_texts
+
+    chosen = [_format(suffix) for suffix in dict.fromkeys(suffixes)]
     texts: dict[str, str] = {}
-    for suffix in suffixes:
-        texts |= _format(suffix).render(plan)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; a folder is expected")
-    paths = []
-    for name, text in texts.items():
-        write_atomic(folder / name, text)
-        paths.append(folder / name)
-    return paths
+    for format_ in chosen:
+        texts |= format_.render(plan)
+    return write_texts(folder, texts)

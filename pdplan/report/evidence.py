@@ -97,7 +97,7 @@ def assumptions(plan: Plan) -> list[Block]:
             )
         )
     if plan.sources:
-        words = "; `pdplan catalog show` prints each with title, address and date.".replace("`", "")
+        words = "; the command pdplan catalog list sources prints each with title and date."
         blocks.append(Paragraph(spans=(Strong("Sources: "), ", ".join(plan.sources) + words)))
     return blocks
 
@@ -165,7 +165,5 @@ def proof(plan: Plan) -> list[Block]:
                 ],
             ),
         ]
-    blocks.append(
-        Paragraph(spans=(f"Planned with pdplan {plan.pdplan_version}, catalog {plan.catalog_digest}.",))
-    )
+    blocks.append(Paragraph(spans=(f"Planned with pdplan {plan.pdplan_version}, catalog {plan.catalog_digest}.",)))
     return blocks

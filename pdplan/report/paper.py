@@ -191,7 +191,18 @@ def _pools(pools: Sequence[Pool]) -> list[Block]:
         Heading(level=2, text="Pools and layouts"),
         Table(
             caption="What runs where",
-            headers=("pool", "role", "site", "node", "nodes", "replicas", "layout", "cards each", "largest batch", "USD/h"),
+            headers=(
+                "pool",
+                "role",
+                "site",
+                "node",
+                "nodes",
+                "replicas",
+                "layout",
+                "cards each",
+                "largest batch",
+                "USD/h",
+            ),
             left=frozenset({1, 2, 3, 6}),
             rows=[
                 (
@@ -211,7 +222,17 @@ def _pools(pools: Sequence[Pool]) -> list[Block]:
         ),
         Table(
             caption="How busy it is",
-            headers=("pool", "role", "req/s", "capacity", "in use", "mean batch", "pass or step", "FLOP", "HBM bandwidth"),
+            headers=(
+                "pool",
+                "role",
+                "req/s",
+                "capacity",
+                "in use",
+                "mean batch",
+                "pass or step",
+                "FLOP",
+                "HBM bandwidth",
+            ),
             left=frozenset({1}),
             rows=[
                 (
@@ -275,7 +296,10 @@ def _memory(pools: Sequence[Pool]) -> list[Block]:
                     str(i),
                     p.role,
                     p.accelerator,
-                    *(bytes_gb(getattr(p.memory_bytes_per_card, name)) for name in ("hbm", *(kind for kind, _ in _MEMORY))),
+                    *(
+                        bytes_gb(getattr(p.memory_bytes_per_card, name))
+                        for name in ("hbm", *(kind for kind, _ in _MEMORY))
+                    ),
                 )
                 for i, p in enumerate(pools, 1)
             ],
@@ -303,7 +327,17 @@ def _purchases(plan: Plan) -> list[Block]:
         Paragraph(spans=(words,)),
         Table(
             caption="Nodes",
-            headers=("site", "node", "buy", "owned", "cards each", "idle cards", "USD per node-hour", "USD/h", "price from"),
+            headers=(
+                "site",
+                "node",
+                "buy",
+                "owned",
+                "cards each",
+                "idle cards",
+                "USD per node-hour",
+                "USD/h",
+                "price from",
+            ),
             left=frozenset({0, 1, 8}),
             rows=[
                 (
@@ -361,7 +395,17 @@ def _network(plan: Plan) -> list[Block]:
         Heading(level=2, text="KV transfer"),
         Table(
             caption="KV-cache traffic from prefill to decode",
-            headers=("from", "to", "units", "load Gb/s", "capacity Gb/s", "in use", "one way", "transfer in TTFT", "USD/h"),
+            headers=(
+                "from",
+                "to",
+                "units",
+                "load Gb/s",
+                "capacity Gb/s",
+                "in use",
+                "one way",
+                "transfer in TTFT",
+                "USD/h",
+            ),
             left=frozenset({0, 1}),
             rows=[
                 (
@@ -404,16 +448,19 @@ def _distances(plan: Plan) -> list[Block]:
         near, far = possible[0], possible[-1]
         assert near.usd_per_hour is not None and far.usd_per_hour is not None
         moves = [
-            f"{target_name(a)} goes from {seconds(a.predicted)} to {seconds(b.predicted)}"
+            f"{target_name(a)} {'rises' if b.predicted > a.predicted else 'falls'} by "
+            f"{seconds(abs(b.predicted - a.predicted))} to {seconds(b.predicted)}"
             for a, b in zip(near.slo, far.slo, strict=False)
-            if seconds(a.predicted) != seconds(b.predicted)
+            if abs(b.predicted - a.predicted) > 1e-4 * a.predicted
         ]
         money_moves = (
             "the cost stays the same"
             if abs(far.usd_per_hour - near.usd_per_hour) < 0.005
             else f"the cost goes from {money(near.usd_per_hour)} to {money(far.usd_per_hour)} USD per hour"
         )
-        text = f"From {number(near.distance_km)} to {number(far.distance_km)} km, {', '.join([*moves, money_moves])}."
+        text = (
+            f"From {number(near.distance_km)} to {number(far.distance_km)} km, {' and '.join([*moves, money_moves])}."
+        )
         blocks.append(Paragraph(spans=(text,)))
     impossible = [line for line in lines if line.usd_per_hour is None]
     if impossible:

@@ -79,7 +79,9 @@ def _site(site: Mapping[str, Any]) -> tuple[Span, ...]:
     nodes = site.get("nodes")
     words = ", ".join(_node(node) for node in nodes) if isinstance(nodes, list | tuple) else ""
     limits = "".join(
-        f"; {text} {site[key]}" for key, text in (("max_power", "power up to"), ("max_cards", "cards up to")) if site.get(key)
+        f"; {text} {site[key]}"
+        for key, text in (("max_power", "power up to"), ("max_cards", "cards up to"))
+        if site.get(key)
     )
     return (Strong(str(site.get("name"))), f": {words}{limits}")
 
@@ -121,7 +123,9 @@ def _rules(fleet: Mapping[str, Any]) -> list[tuple[Span, ...]]:
 def question(scenario: Mapping[str, Any], objective: str) -> list[Block]:
     """The section that says what was asked."""
     precision = _mapping(scenario.get("precision"))
-    formats = ", ".join(f"{str(value).upper()} {str(key).replace('_', ' ')}" for key, value in precision.items() if value)
+    formats = ", ".join(
+        f"{str(value).upper()} {str(key).replace('_', ' ')}" for key, value in precision.items() if value
+    )
     engine = scenario.get("engine", "generic")
     items: list[tuple[Span, ...]] = [
         (Strong("Model"), f": {scenario.get('model')}" + (f", {formats}" if formats else "") + f", engine {engine}."),

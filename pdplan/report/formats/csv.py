@@ -1,132 +1,191 @@
-"""One CSV file per table, with the columns of docs/reference/csv-tables.md. Units stand in the column names."""
+"""One CSV file per table, with the columns of docs/reference/csv-tables.md. Units stand in the column names.
+
+Every table is always written, with its header, so that a spreadsheet linked to the files never breaks. Files follow
+RFC 4180 (quotes where needed, CRLF); a file with characters beyond ASCII starts with a byte-order mark, without which
+spreadsheets take UTF-8 for the local code page.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pdplan.fleet import plan as records
-from pdplan.fleet.plan import Plan
+from pdplan.fleet.plan import Plan, Pool
 from pdplan.report.format import Format
 
-__all__ = ["FORMAT", "TABLES"]
+__all__ = ["FORMAT", "TABLES", "columns_of"]
 
-TABLES: Mapping[str, type] = {
-    "pools": records.Pool,
-    "purchases": records.Purchase,
-    "links": records.LinkLoad,
-    "slo": records.SloLine,
-    "cost": records.CostLine,
-    "certificate": records.Check,
-    "binding": records.Binding,
-    "assumptions": records.Assumption,
-    "distances": records.DistanceLine,
-    "reasons": records.PlanReason,
+Row = Mapping[str, Any]
+
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""First characters that make a spreadsheet run a cell (full-width forms too)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CsvTable:
+    columns: tuple[str, ...]
+    rows: Callable[[Plan], Iterable[Row]]
+
+
+def _names(record: type, *, leave_out: Sequence[str] = ()) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(record) if field.name not in leave_out)
+
+
+_POOL = (
+    "pool",
+    *_names(Pool, leave_out=("layout", "memory_bytes_per_card")),
+    *(f"layout_{name}" for name in _names(records.PoolLayout)),
+)
+_MEMORY = ("pool", "role", "site", "node_type", *(f"{name}_bytes" for name in _names(records.MemoryBudget)))
+_SLO = _names(records.SloLine)
+_STATS = _names(records.Stats)
+
+
+def _pools(pools: Sequence[Pool]) -> list[Row]:
+    return [
+        {"pool": i, **asdict(pool), **{f"layout_{name}": value for name, value in asdict(pool.layout).items()}}
+        for i, pool in enumerate(pools, 1)
+    ]
+
+
+def _memory(pools: Sequence[Pool]) -> list[Row]:
+    return [
+        {
+            "pool": i,
+            **asdict(pool),
+            **{f"{name}_bytes": value for name, value in asdict(pool.memory_bytes_per_card).items()},
+        }
+        for i, pool in enumerate(pools, 1)
+    ]
+
+
+def _plain(name: str) -> Callable[[Plan], list[Row]]:
+    return lambda plan: [asdict(item) for item in getattr(plan, name)]
+
+
+def _latency(plan: Plan) -> list[Row]:
+    both: list[tuple[str, str, Mapping[str, records.Stats]]] = [("plan", plan.mode, plan.latency)]
+    if plan.colocated is not None:
+        both.append(("alternative", plan.colocated.mode, plan.colocated.latency))
+    return [
+        {"of": of, "mode": mode, "metric": metric, **{f"{name}_s": value for name, value in asdict(stats).items()}}
+        for of, mode, table in both
+        for metric, stats in table.items()
+    ]
+
+
+def _distance_slo(plan: Plan) -> list[Row]:
+    return [{"distance_km": d.distance_km, **asdict(line)} for d in plan.distances for line in d.slo]
+
+
+def _summary(plan: Plan) -> list[Row]:
+    rows: list[tuple[str, Any]] = [
+        (name, getattr(plan, name))
+        for name in ("schema", "pdplan_version", "catalog_digest", "status", "mode", "objective")
+    ]
+    for prefix, part in (
+        ("", plan.cost),
+        ("", plan.totals),
+        ("solver_", plan.solver),
+        ("candidates_", plan.candidates),
+    ):
+        if part is not None:
+            rows += [(prefix + k, v) for k, v in asdict(part).items() if k not in ("breakdown", "time_s")]
+    if plan.certificate is not None:
+        rows.append(("certificate_ok", plan.certificate.ok))
+    return [{"field": name, "value": value} for name, value in rows]
+
+
+def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        inner = [pair for key, item in value.items() for pair in _flat(item, f"{path}.{key}" if path else str(key))]
+    elif isinstance(value, list | tuple):
+        inner = [pair for i, item in enumerate(value) for pair in _flat(item, f"{path}[{i}]")]
+    else:
+        return [(path, value)]
+    return inner or [(path, "")]
+
+
+TABLES: Mapping[str, _CsvTable] = {
+    "summary": _CsvTable(columns=("field", "value"), rows=_summary),
+    "scenario": _CsvTable(
+        columns=("field", "value"), rows=lambda plan: [{"field": k, "value": v} for k, v in _flat(plan.scenario) if k]
+    ),
+    "pools": _CsvTable(columns=_POOL, rows=lambda plan: _pools(plan.pools)),
+    "memory": _CsvTable(columns=_MEMORY, rows=lambda plan: _memory(plan.pools)),
+    "purchases": _CsvTable(columns=_names(records.Purchase), rows=_plain("purchases")),
+    "links": _CsvTable(columns=_names(records.LinkLoad), rows=_plain("links")),
+    "slo": _CsvTable(columns=_SLO, rows=_plain("slo")),
+    "latency": _CsvTable(columns=("of", "mode", "metric", *(f"{name}_s" for name in _STATS)), rows=_latency),
+    "cost": _CsvTable(
+        columns=_names(records.CostLine),
+        rows=lambda plan: [asdict(line) for line in plan.cost.breakdown] if plan.cost else [],
+    ),
+    "alternatives": _CsvTable(
+        columns=_names(records.Alternative, leave_out=("pools", "slo", "latency")),
+        rows=lambda plan: [asdict(plan.colocated)] if plan.colocated else [],
+    ),
+    "alternative_pools": _CsvTable(
+        columns=_POOL, rows=lambda plan: _pools(plan.colocated.pools) if plan.colocated else []
+    ),
+    "alternative_memory": _CsvTable(
+        columns=_MEMORY, rows=lambda plan: _memory(plan.colocated.pools) if plan.colocated else []
+    ),
+    "alternative_slo": _CsvTable(
+        columns=_SLO, rows=lambda plan: [asdict(line) for line in plan.colocated.slo] if plan.colocated else []
+    ),
+    "distances": _CsvTable(columns=_names(records.DistanceLine, leave_out=("slo",)), rows=_plain("distances")),
+    "distance_slo": _CsvTable(columns=("distance_km", *_SLO), rows=_distance_slo),
+    "binding": _CsvTable(columns=_names(records.Binding), rows=_plain("binding")),
+    "reasons": _CsvTable(columns=_names(records.PlanReason), rows=_plain("reasons")),
+    "certificate": _CsvTable(
+        columns=_names(records.Check),
+        rows=lambda plan: [asdict(check) for check in plan.certificate.checks] if plan.certificate else [],
+    ),
+    "assumptions": _CsvTable(columns=_names(records.Assumption), rows=_plain("assumptions")),
+    "notes": _CsvTable(
+        columns=("kind", "text"),
+        rows=lambda plan: [
+            {"kind": kind, "text": text}
+            for kind, texts in (("warning", plan.warnings), ("source", plan.sources))
+            for text in texts
+        ],
+    ),
 }
-"""Table -> the record of its rows; columns follow the record's fields, nested records as parent_child."""
-
-_NESTED = {"layout": records.PoolLayout, "memory_bytes_per_card": records.MemoryBudget}
+"""Table -> its columns and rows. Names and order of columns are stable: new ones go to the end."""
 
 
-def _columns(record: type) -> list[str]:
-    names: list[str] = []
-    for field in fields(record):
-        nested = _NESTED.get(field.name)
-        if nested is not None:
-            names += [f"{field.name}_{inner.name}" for inner in fields(nested)]
-        elif field.name != "slo":
-            names.append(field.name)
-    return names
-
-
-def _row(item: Any) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name, value in asdict(item).items():
-        if isinstance(value, dict) and name in _NESTED:
-            row |= {f"{name}_{key}": inner for key, inner in value.items()}
-        elif name != "slo":
-            row[name] = value
-    return row
+def columns_of(table: str) -> tuple[str, ...]:
+    """The header of a table."""
+    return TABLES[table].columns
 
 
 def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula is prefixed with an apostrophe."""
+    """Empty for nothing, yes and no for claims; text that a spreadsheet would run gets an apostrophe in front."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+    if isinstance(value, str) and (value.lstrip().startswith(_FORMULA) or value[:1] in ("\t", "\r", "\n")):
         return "'" + value
     return value
 
 
-def _text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+def _text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
+    writer = csv.writer(stream, lineterminator="\r\n")
     writer.writerow(columns)
     writer.writerows([[_cell(row.get(name)) for name in columns] for row in rows])
-    return stream.getvalue()
-
-
-def _summary(plan: Plan) -> str:
-    rows = [
-        ("status", plan.status),
-        ("mode", plan.mode),
-        ("objective", plan.objective),
-        ("pdplan_version", plan.pdplan_version),
-        ("catalog_digest", plan.catalog_digest),
-    ]
-    for part in (plan.cost, plan.totals, plan.solver, plan.candidates):
-        if is_dataclass(part):
-            prefix = {"Cost": "", "Totals": "", "Solver": "solver_", "CandidateCount": "candidates_"}[
-                type(part).__name__
-            ]
-            rows += [
-                (prefix + name, value) for name, value in asdict(part).items() if name not in ("breakdown", "time_s")
-            ]
-    return _text(["field", "value"], [{"field": name, "value": value} for name, value in rows])
+    text = stream.getvalue()
+    return text if text.isascii() else "\ufeff" + text
 
 
 def _render(plan: Plan) -> dict[str, str]:
-    rows: dict[str, Sequence[Any]] = {
-        name: getattr(plan, name)
-        for name in ("pools", "purchases", "links", "slo", "binding", "assumptions", "distances", "reasons")
-    }
-    rows["cost"] = plan.cost.breakdown if plan.cost else ()
-    rows["certificate"] = plan.certificate.checks if plan.certificate else ()
-    texts = {
-        f"plan_{name}.csv": _text(_columns(record), [_row(item) for item in rows[name]])
-        for name, record in TABLES.items()
-    }
-    latency = [
-        {"mode": mode, "metric": metric, **asdict(stats)}
-        for mode, table in (
-            (plan.mode, plan.latency),
-            (plan.colocated.mode, plan.colocated.latency) if plan.colocated else ("", {}),
-        )
-        for metric, stats in table.items()
-    ]
-    texts["plan_latency.csv"] = _text(["mode", "metric", "mean", "p50", "p90", "p99"], latency)
-    alternative = plan.colocated
-    columns = [
-        "mode",
-        "status",
-        "reason",
-        "usd_per_hour",
-        "usd_per_month",
-        "usd_per_million_input_tokens",
-        "usd_per_million_output_tokens",
-        "cards",
-        "nodes",
-        "power_w",
-        "cost_ratio",
-    ]
-    texts["plan_alternatives.csv"] = _text(columns, [asdict(alternative)] if alternative else [])
-    texts["plan_summary.csv"] = _summary(plan)
-    return texts
+    return {f"plan_{name}.csv": _text(table.columns, table.rows(plan)) for name, table in TABLES.items()}
 
 
 FORMAT = Format(suffix="csv", render=_render)

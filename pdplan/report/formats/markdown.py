@@ -12,7 +12,7 @@ from pdplan.report.paper import paper
 
 __all__ = ["FORMAT"]
 
-_SPECIAL = re.compile(r"([\\`*<\[\]])")
+_SPECIAL = re.compile(r"([\\`*<]|\](?=[(\[]))")
 
 
 def _escape(text: str) -> str:
@@ -44,7 +44,9 @@ def _table(block: Table) -> str:
             headers=[cell(text) for text in block.headers],
             tablefmt="pipe",
             disable_numparse=True,
-            colalign=["left" if i in block.left else "right" for i in range(len(block.headers))] if block.rows else None,
+            colalign=["left" if i in block.left else "right" for i in range(len(block.headers))]
+            if block.rows
+            else None,
         )
     )
 
