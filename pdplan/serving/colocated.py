@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pdplan.serving.decode import ADMISSION_WAIT_PROBABILITY, life_factor, negbin_quantile
+from pdplan.serving.normal import gamma_tail
 
 __all__ = [
     "ColocatedCapacity",
@@ -219,15 +220,12 @@ def _tpot_spread(rate: Floats, state: ColocatedState, model: ColocatedModel) -> 
 
 def tpot_tail(t_s: ArrayLike, rate_req_per_s: ArrayLike, state: ColocatedState, model: ColocatedModel) -> Floats:
     """P(TPOT > t) over requests, (..., C); support points that decode nothing do not count."""
-    from scipy.special import gammaincc
-
     rate = np.broadcast_to(np.asarray(rate_req_per_s, dtype=np.float64), state.iteration_s.shape)
     mean, variance, counted = _tpot_spread(rate, state, model)
     above = np.maximum(mean - model.base_s, 1e-12)
     shape = above**2 / np.maximum(variance, 1e-18)
     x = np.asarray(t_s, dtype=np.float64) * model.tokens_per_step - model.base_s
-    # Beyond a few thousand the gamma is a point for our purpose and the special function only costs time.
-    tail = gammaincc(np.minimum(shape, 1e5), np.minimum(shape, 1e5) * np.maximum(x, 0.0) / above)
+    tail = gamma_tail(x / above, shape)
     return np.where(state.stable, np.tensordot(counted, np.where(x > 0, tail, 1.0), axes=(0, 0)), 1.0)
 
 
