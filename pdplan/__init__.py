@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pdplan.fleet.estimate import Estimate, estimate
     from pdplan.fleet.pipeline import plan_from_anything as plan
     from pdplan.fleet.plan import Plan
-    from pdplan.fleet.solve import solve_fleet as solve
+    from pdplan.fleet.solve import solve
     from pdplan.scenario.load import load_scenario
 
 __version__ = "0.1.0"
@@ -25,7 +25,7 @@ _HOME = {
     "estimate": ("pdplan.fleet.estimate", "estimate"),
     "load_scenario": ("pdplan.scenario.load", "load_scenario"),
     "plan": ("pdplan.fleet.pipeline", "plan_from_anything"),
-    "solve": ("pdplan.fleet.solve", "solve_fleet"),
+    "solve": ("pdplan.fleet.solve", "solve"),
 }
 
 

@@ -10,7 +10,7 @@ from pdplan.fleet.formulation import Variables, build, cards_terms, cost_terms, 
 from pdplan.fleet.problem import FleetProblem
 from pdplan.fleet.solver import Outcome, Program
 
-__all__ = ["FleetSolution", "SolveOptions", "solve_fleet"]
+__all__ = ["FleetSolution", "SolveOptions", "solve", "solve_fleet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,3 +227,15 @@ def explain(problem: FleetProblem, options: SolveOptions) -> InfeasibleError:
     if not reasons:
         tell("fleet", None, None, "no combination of the allowed machines, sites and links serves this at any rate")
     return InfeasibleError("; ".join(reason.message for reason in reasons), reasons)
+
+
+def solve(
+    problem: FleetProblem,
+    *,
+    objective: str | None = None,
+    time_limit_s: float = 60.0,
+    gap: float = 1e-4,
+    solver: str = "highs",
+) -> FleetSolution:
+    """The solver alone, for a problem built by hand: ``pdplan.solve``. See :func:`solve_fleet`."""
+    return solve_fleet(problem, SolveOptions(solver=solver, time_limit_s=time_limit_s, gap=gap), objective=objective)
