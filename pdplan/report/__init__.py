@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["formats", "render", "write"]
 
+# Loading a subpackage binds its name here: load it before the function of the same name is defined, so that the
+# function stays.
+_PACKAGE = importlib.import_module("pdplan.report.formats")
+
 
 @cache
 def _formats() -> dict[str, Format]:
-    package = importlib.import_module("pdplan.report.formats")
     found = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        format_: Format = importlib.import_module(f"{package.__name__}.{module.name}").FORMAT
+    for module in pkgutil.iter_modules(_PACKAGE.__path__):
+        format_: Format = importlib.import_module(f"{_PACKAGE.__name__}.{module.name}").FORMAT
         found[format_.suffix] = format_
     return dict(sorted(found.items()))
 
@@ -54,7 +57,7 @@ def write(plan: Plan, folder: Path, suffixes: list[str] | tuple[str, ...]) -> li
     InputError
         Unknown format, or a folder that cannot be written; nothing is written then.
     """
-    from pdplan.report.write import write_texts
+    from pdplan.report.folder import write_texts
 
     chosen = [_format(suffix) for suffix in dict.fromkeys(suffixes)]
     texts: dict[str, str] = {}

@@ -44,7 +44,7 @@ def confidence(plan: Plan) -> list[Block]:
     return [
         Heading(level=2, text="How sure"),
         Bars(
-            caption="Predictions against targets",
+            caption="Each axis runs from zero to twice the target",
             bars=bars,
             legend=(
                 ("met", "predicted"),

@@ -273,7 +273,7 @@ def _memory(pools: Sequence[Pool]) -> list[Block]:
     return [
         Heading(level=3, text="Memory of one card"),
         Bars(
-            caption="Memory of one card",
+            caption="What fills it",
             legend=_MEMORY,
             bars=tuple(
                 Bar(
@@ -288,7 +288,7 @@ def _memory(pools: Sequence[Pool]) -> list[Block]:
             ),
         ),
         Table(
-            caption="Memory of one card, GB",
+            caption="GB per card",
             headers=("pool", "role", "accelerator", "HBM", *(words for _, words in _MEMORY)),
             left=frozenset({1, 2}),
             rows=[
@@ -356,7 +356,7 @@ def _purchases(plan: Plan) -> list[Block]:
         ),
         Heading(level=3, text="Cost breakdown"),
         Bars(
-            caption="Cost breakdown",
+            caption="Where the money goes",
             bars=tuple(
                 Bar(
                     label=f"{line.item} ({line.role})",
@@ -367,7 +367,7 @@ def _purchases(plan: Plan) -> list[Block]:
             ),
         ),
         Table(
-            caption="Cost, line by line",
+            caption="Line by line",
             headers=("item", "role", "quantity", "USD each per hour", "USD/h", "share"),
             left=frozenset({0, 1}),
             rows=[

@@ -39,7 +39,7 @@ tbody th{font-weight:400}
 .good{border-color:var(--good)}.bad{border-color:var(--bad)}.warning{border-color:var(--warn)}
 figure{margin:1rem 0;padding:0}
 figcaption{color:var(--soft);font-size:.875rem;margin-bottom:.4rem}
-.bar{display:grid;grid-template-columns:minmax(9rem,19rem) minmax(8rem,1fr) minmax(8rem,auto);gap:.2rem .9rem;align-items:center;
+.bar{display:grid;grid-template-columns:minmax(9rem,19rem) minmax(8rem,1fr) 13rem;gap:.2rem .9rem;align-items:center;
 font-size:.875rem;margin:.3rem 0}
 .bar svg{width:100%;height:1.15rem;display:block;border-radius:2px}
 .value{font-variant-numeric:tabular-nums}
@@ -48,7 +48,7 @@ font-size:.875rem;margin:.3rem 0}
 .axis{fill:var(--band)}
 .weights,.prefill,.met{fill:var(--a)}.kv_cache,.decode{fill:var(--b)}.staging,.colocated{fill:var(--c)}
 .reserve,.idle{fill:var(--d)}.free{fill:var(--e)}.network{fill:var(--f)}.missed{fill:var(--bad)}
-.mark,.range{fill:var(--ink)}
+.mark,.range{fill:var(--ink);stroke:var(--page);stroke-width:1.5px;paint-order:stroke;vector-effect:non-scaling-stroke}
 @media (max-width:40rem){.bar{grid-template-columns:1fr}}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#444;--page:#fff;--line:#bbb;--band:#f3f3f3;--good:#1a7f37;--bad:#b42318;
 --warn:#8a5a00;--a:#1f5fa8;--b:#d9822b;--c:#8f5bb5;--d:#7d8590;--e:#e3e8ee;--f:#2f8f6b}body{font-size:10pt}
