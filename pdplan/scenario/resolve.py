@@ -301,6 +301,7 @@ def _offer(
             basis = f"purchase at {row.purchase_price:,.0f} USD, seen {row.date_observed}; {basis}"
         as_of = date.fromisoformat(finance.as_of) if finance.as_of else catalog.newest_price_date()
         age = (as_of - row.date_observed).days
+        basis += f" ({age} days before {as_of})"
         if age > finance.max_price_age_days:
             warnings.append(f"price {row.id} is {age} days old on {as_of} (more than {finance.max_price_age_days})")
     return Offer(
@@ -334,7 +335,7 @@ def _owned_cost(purchase_usd: float, node: NodeSpec, site: SiteFile, file: Scena
 
 
 def _choose_price(catalog: Catalog, node_id: str, choice: PriceChoice, where: str) -> PriceRow:
-    """Newest row per provider and region among those that match; of these the cheapest."""
+    """Newest row per provider and region among those that match (the user's own first); of these the cheapest."""
     rows = catalog.price_rows(node_id)
     matching = [
         row
@@ -356,6 +357,9 @@ def _choose_price(catalog: Catalog, node_id: str, choice: PriceChoice, where: st
             f"{where}: node {node_id!r} has no {asked} price ({have}); give usd_per_node_hour, or choose a price "
             f"with price: {{pricing_model: ...}}"
         )
+    if any(row.own for row in matching):
+        # The user's own rows win over list prices, also where they are dearer: they are what will be paid.
+        matching = [row for row in matching if row.own]
     newest: dict[tuple[str, str, str], PriceRow] = {}
     for row in matching:
         key = (row.provider, row.region, row.pricing_model)
