@@ -48,8 +48,8 @@ def _known(scenario: Scenario, plan: Plan) -> dict[tuple[str, str], Offer]:
                 f"pools.{i}: {unknown_name('node type', pool.node_type, [h for s, h in offers if s == pool.site])} "
                 f"(site {pool.site!r} of the scenario)"
             )
-        elif pool.replicas < 1 or pool.nodes < 1 or pool.rate_req_per_s < 0:
-            faults.append(f"pools.{i}: replicas, nodes and rate_req_per_s must be at least 1, 1 and 0")
+        elif pool.replicas < 1 or pool.nodes < 0 or pool.rate_req_per_s < 0:
+            faults.append(f"pools.{i}: replicas, nodes and rate_req_per_s must be at least 1, 0 and 0")
         elif min(pool.layout.tp, pool.layout.pp, pool.layout.ep, pool.layout.attention_dp) < 1:
             faults.append(f"pools.{i}.layout: tp, pp, ep and attention_dp must be at least 1")
     if not plan.pools:

@@ -319,12 +319,12 @@ def _pools(scenario: Scenario, solved: _Solved, role_costs: Mapping[tuple[str, s
         option, offer = options[pool_id], offers[spec.site, spec.node_type]
         nodes = whole[pool_id]
         key = (spec.site, spec.role, spec.node_type)
-        share = nodes / max(
-            sum(
-                whole[i] for i, s in zip(solved.ids, solved.specs, strict=True) if (s.site, s.role, s.node_type) == key
-            ),
-            1,
-        )
+        busy = {
+            i: solved.solution.replicas[i] * options[i].cards_per_replica
+            for i, other in zip(solved.ids, solved.specs, strict=True)
+            if (other.site, other.role, other.node_type) == key
+        }
+        share = busy[pool_id] / sum(busy.values())
         result.append(
             Pool(
                 role=option.role,

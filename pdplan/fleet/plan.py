@@ -132,6 +132,7 @@ class Pool:
     accelerator: str
     destination_site: str
     nodes: int
+    """Whole nodes; 0 where the pool sits on another pool's node (same role, site and type)."""
     cards: int
     """Cards of the nodes, idle ones included."""
     replicas: int
