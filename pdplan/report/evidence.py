@@ -133,7 +133,7 @@ def proof(plan: Plan) -> list[Block]:
             Paragraph(
                 spans=(
                     Strong("Candidates: "),
-                    f"{count(c.enumerated)} layouts enumerated, {count(c.feasible)} fit and can meet the targets, "
+                    f"{count(c.enumerated)} layouts enumerated, {count(c.feasible)} valid and able to hold the longest request, "
                     f"{count(c.kept)} kept after dominance.",
                 )
             )

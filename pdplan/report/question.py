@@ -124,7 +124,9 @@ def question(scenario: Mapping[str, Any], objective: str) -> list[Block]:
     """The section that says what was asked."""
     precision = _mapping(scenario.get("precision"))
     formats = ", ".join(
-        f"{str(value).upper()} {str(key).replace('kv_', 'KV ').replace('_', ' ')}" for key, value in precision.items() if value
+        f"{str(value).upper()} {str(key).replace('kv_', 'KV ').replace('_', ' ')}"
+        for key, value in precision.items()
+        if value
     )
     engine = scenario.get("engine", "generic")
     items: list[tuple[Span, ...]] = [

@@ -17,7 +17,7 @@ from pdplan.fleet import plan as records
 from pdplan.fleet.plan import Plan, Pool
 from pdplan.report.format import Format
 
-__all__ = ["FORMAT", "TABLES", "columns_of"]
+__all__ = ["FORMAT", "TABLES", "CsvTable", "columns_of"]
 
 Row = Mapping[str, Any]
 
@@ -26,7 +26,12 @@ _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _CsvTable:
+class CsvTable:
+    """One file: what a row is, its columns, and the rows of a plan."""
+
+    about: str
+    record: type
+    """Record of plan.py whose fields the columns are, for the documentation."""
     columns: tuple[str, ...]
     rows: Callable[[Plan], Iterable[Row]]
 
@@ -110,44 +115,124 @@ def _flat(value: Any, path: str = "") -> list[tuple[str, Any]]:
     return inner or [(path, "")]
 
 
-TABLES: Mapping[str, _CsvTable] = {
-    "summary": _CsvTable(columns=("field", "value"), rows=_summary),
-    "scenario": _CsvTable(
-        columns=("field", "value"), rows=lambda plan: [{"field": k, "value": v} for k, v in _flat(plan.scenario) if k]
+TABLES: Mapping[str, CsvTable] = {
+    "summary": CsvTable(
+        about="One figure of the plan as a whole per row: status, cost, totals, solver, candidates.",
+        record=Plan,
+        columns=("field", "value"),
+        rows=_summary,
     ),
-    "pools": _CsvTable(columns=_POOL, rows=lambda plan: _pools(plan.pools)),
-    "memory": _CsvTable(columns=_MEMORY, rows=lambda plan: _memory(plan.pools)),
-    "purchases": _CsvTable(columns=_names(records.Purchase), rows=_plain("purchases")),
-    "links": _CsvTable(columns=_names(records.LinkLoad), rows=_plain("links")),
-    "slo": _CsvTable(columns=_SLO, rows=_plain("slo")),
-    "latency": _CsvTable(columns=("of", "mode", "metric", *(f"{name}_s" for name in _STATS)), rows=_latency),
-    "cost": _CsvTable(
+    "scenario": CsvTable(
+        about="One value of the scenario per row, as given; `field` is its path.",
+        record=Plan,
+        columns=("field", "value"),
+        rows=lambda plan: [{"field": k, "value": v} for k, v in _flat(plan.scenario) if k],
+    ),
+    "pools": CsvTable(
+        about="One pool per row, numbered as in the report and the certificate.",
+        record=Pool,
+        columns=_POOL,
+        rows=lambda plan: _pools(plan.pools),
+    ),
+    "memory": CsvTable(
+        about="Memory of one card of each pool.",
+        record=records.MemoryBudget,
+        columns=_MEMORY,
+        rows=lambda plan: _memory(plan.pools),
+    ),
+    "purchases": CsvTable(
+        about="One node type at one site per row: what to have there.",
+        record=records.Purchase,
+        columns=_names(records.Purchase),
+        rows=_plain("purchases"),
+    ),
+    "links": CsvTable(
+        about="KV traffic from one site to another per row, or inside one (`from_site` equals `to_site`, no units).",
+        record=records.LinkLoad,
+        columns=_names(records.LinkLoad),
+        rows=_plain("links"),
+    ),
+    "slo": CsvTable(
+        about="One target per row, against its prediction and the 90 % interval of the latency model; seconds.",
+        record=records.SloLine,
+        columns=_SLO,
+        rows=_plain("slo"),
+    ),
+    "latency": CsvTable(
+        about="Mean and percentiles per metric, of the plan and of the alternative.",
+        record=records.Stats,
+        columns=("of", "mode", "metric", *(f"{name}_s" for name in _STATS)),
+        rows=_latency,
+    ),
+    "cost": CsvTable(
+        about="One line of the bill per row; `usd_per_hour` adds up to the cost of the fleet.",
+        record=records.CostLine,
         columns=_names(records.CostLine),
         rows=lambda plan: [asdict(line) for line in plan.cost.breakdown] if plan.cost else [],
     ),
-    "alternatives": _CsvTable(
+    "alternatives": CsvTable(
+        about="The other way of serving; no row where it was not asked for.",
+        record=records.Alternative,
         columns=_names(records.Alternative, leave_out=("pools", "slo", "latency")),
         rows=lambda plan: [asdict(plan.colocated)] if plan.colocated else [],
     ),
-    "alternative_pools": _CsvTable(
-        columns=_POOL, rows=lambda plan: _pools(plan.colocated.pools) if plan.colocated else []
+    "alternative_pools": CsvTable(
+        about="Pools of the alternative.",
+        record=Pool,
+        columns=_POOL,
+        rows=lambda plan: _pools(plan.colocated.pools) if plan.colocated else [],
     ),
-    "alternative_memory": _CsvTable(
-        columns=_MEMORY, rows=lambda plan: _memory(plan.colocated.pools) if plan.colocated else []
+    "alternative_memory": CsvTable(
+        about="Memory of one card of each pool of the alternative.",
+        record=records.MemoryBudget,
+        columns=_MEMORY,
+        rows=lambda plan: _memory(plan.colocated.pools) if plan.colocated else [],
     ),
-    "alternative_slo": _CsvTable(
-        columns=_SLO, rows=lambda plan: [asdict(line) for line in plan.colocated.slo] if plan.colocated else []
+    "alternative_slo": CsvTable(
+        about="Targets against predictions of the alternative.",
+        record=records.SloLine,
+        columns=_SLO,
+        rows=lambda plan: [asdict(line) for line in plan.colocated.slo] if plan.colocated else [],
     ),
-    "distances": _CsvTable(columns=_names(records.DistanceLine, leave_out=("slo",)), rows=_plain("distances")),
-    "distance_slo": _CsvTable(columns=("distance_km", *_SLO), rows=_distance_slo),
-    "binding": _CsvTable(columns=_names(records.Binding), rows=_plain("binding")),
-    "reasons": _CsvTable(columns=_names(records.PlanReason), rows=_plain("reasons")),
-    "certificate": _CsvTable(
+    "distances": CsvTable(
+        about="The plan solved again per length of the fibre; no rows without a link in use.",
+        record=records.DistanceLine,
+        columns=_names(records.DistanceLine, leave_out=("slo",)),
+        rows=_plain("distances"),
+    ),
+    "distance_slo": CsvTable(
+        about="Targets against predictions at each length of the fibre.",
+        record=records.SloLine,
+        columns=("distance_km", *_SLO),
+        rows=_distance_slo,
+    ),
+    "binding": CsvTable(
+        about="One constraint without slack per row.",
+        record=records.Binding,
+        columns=_names(records.Binding),
+        rows=_plain("binding"),
+    ),
+    "reasons": CsvTable(
+        about="Why a request cannot be met; no rows for a plan.",
+        record=records.PlanReason,
+        columns=_names(records.PlanReason),
+        rows=_plain("reasons"),
+    ),
+    "certificate": CsvTable(
+        about="One recomputed constraint per row: left side <= right side unless its name says otherwise.",
+        record=records.Check,
         columns=_names(records.Check),
         rows=lambda plan: [asdict(check) for check in plan.certificate.checks] if plan.certificate else [],
     ),
-    "assumptions": _CsvTable(columns=_names(records.Assumption), rows=_plain("assumptions")),
-    "notes": _CsvTable(
+    "assumptions": CsvTable(
+        about="One figure the plan rests on per row.",
+        record=records.Assumption,
+        columns=_names(records.Assumption),
+        rows=_plain("assumptions"),
+    ),
+    "notes": CsvTable(
+        about="Warnings, and ids of the sources used.",
+        record=Plan,
         columns=("kind", "text"),
         rows=lambda plan: [
             {"kind": kind, "text": text}
