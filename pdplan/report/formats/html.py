@@ -24,7 +24,8 @@ main{max-width:66rem;margin:0 auto;padding:2rem 1.25rem 4rem}
 h1{font-size:1.9rem;line-height:1.2;margin:0 0 1.25rem}
 h2{font-size:1.3rem;margin:2.5rem 0 .6rem;padding-top:.8rem;border-top:1px solid var(--line)}
 h3{font-size:1.05rem;margin:1.6rem 0 .5rem}
-p,ul,ol{max-width:48rem;margin:.5rem 0}
+p,ul,ol{max-width:48rem;margin:.5rem 0;overflow-wrap:anywhere}
+.bar>*{min-width:0}
 li{margin:.25rem 0}
 .wide{overflow-x:auto;margin:.9rem 0 1.3rem}
 table{border-collapse:collapse;font-size:.875rem;min-width:24rem}
