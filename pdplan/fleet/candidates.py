@@ -16,6 +16,9 @@ __all__ = ["Candidates", "Fleet", "enumerate_candidates", "fleet_of", "offers_fo
 ROLES = ("prefill", "decode", "colocated")
 MAX_REPLICA_CARDS = 64
 """Replicas larger than this are enumerated only where the scenario allows them or one scale-up domain holds them."""
+EXPERT_SPLIT = 16
+"""Most ranks that one expert is split over: beyond it, slices of a usual expert (1,536 to 3,072 wide) are narrower than a
+GEMM tile of 128, which no engine runs. With attention-DP, where splitting also gathers every token, half of that."""
 DECODE_BATCH_CAPS = (16, 64, 256, 1 << 30)
 """Admission limits tried for decode: a small cap bounds TPOT at the price of waiting."""
 
@@ -112,7 +115,8 @@ def _layout_rows(scenario: Scenario, machines: tuple[Machine, ...]) -> Layouts:
                     if cards < node.cards_per_node and node.cards_per_node % cards and node.kind != "supernode":
                         continue
                     group = tp * adp
-                    for ep in sorted({1, group}) if moe else (1,):
+                    most = EXPERT_SPLIT if adp == 1 else EXPERT_SPLIT // 2
+                    for ep in [e for e in sorted({1, group}) if group // e <= most] if moe else (1,):
                         rows.append((m, tp, pp, ep, adp))
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
     return Layouts(machine=table[:, 0], tp=table[:, 1], pp=table[:, 2], ep=table[:, 3], attention_dp=table[:, 4])

@@ -268,10 +268,13 @@ def binding_of(certificate: Certificate, plan: Plan) -> tuple[Binding, ...]:
     for check in certificate.checks:
         named = any(check.name.startswith(word) or word in check.name for word in _BINDING)
         if named and "difference" not in check.name and check.rhs > 0 and check.slack <= 0.05 * abs(check.rhs):
+            name, _, unit = check.name.rstrip("]").partition(" [")
+            scale, unit = (1e3, "ms") if unit == "s" and check.rhs < 1 else (1.0, unit)
             found.append(
                 Binding(
                     constraint=check.name,
-                    message=f"{check.name}: {check.lhs:.4g} of {check.rhs:.4g} ({check.slack / check.rhs:.1%} to spare)",
+                    message=f"{name}: {check.lhs * scale:.4g} of {check.rhs * scale:.4g} {unit}".rstrip()
+                    + f" ({check.slack / check.rhs:.1%} to spare)",
                 )
             )
     return tuple(found)

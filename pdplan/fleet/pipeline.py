@@ -180,14 +180,18 @@ def _slo(scenario: Scenario, solved: _Solved) -> tuple[SloLine, ...]:
 def _interval(scenario: Scenario, evaluation: Evaluation, specs: Sequence[PoolSpec], metric: str) -> tuple[float, float]:
     """Multiplicative 90 % interval from the cross-validated residuals of the latency model.
 
-    The least trusted family of the pools in the plan counts, and the busiest prefill pool.
+    The least trusted family of the pools behind the metric counts (prefill for TTFT, decode for TPOT, colocated for
+    both), and the busiest prefill pool.
     """
     from pdplan.perf.uncertainty import Situation, prediction_interval
 
     families = {(o.site, o.node.id): o.family for site in scenario.sites for o in site.offers}
     order = ("fitted", "op-tables", "transferred", "guess")
-    weakest = max((families[s.site, s.node_type].confidence for s in specs), key=order.index)
-    busy = max((st.utilization_frac for s, st in zip(specs, evaluation.states, strict=True) if s.role == "prefill"), default=0.0)
+    roles = ("colocated", "prefill" if metric == "ttft_s" else "decode")
+    weakest = max((families[s.site, s.node_type].confidence for s in specs if s.role in roles), key=order.index)
+    busy = max(
+        (st.utilization_frac for s, st in zip(specs, evaluation.states, strict=True) if s.role == "prefill"), default=0.0
+    )
     situation = Situation(
         disaggregated=any(spec.role == "prefill" for spec in specs),
         other_model="deepseek" not in scenario.model.family.lower(),
