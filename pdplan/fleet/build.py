@@ -34,7 +34,7 @@ from pdplan.fleet.problem import (
 )
 from pdplan.fleet.tables import table_rate
 from pdplan.perf.layout import Layouts
-from pdplan.scenario.resolve import Scenario
+from pdplan.scenario.resolve import Scenario, SiteLink
 from pdplan.serving import colocated, decode, prefill
 
 __all__ = ["Built", "build_problem", "floors"]
@@ -199,7 +199,7 @@ def _prefill_pools(
     pools: list[PoolOption] = []
     targets = pairs(scenario.ttft_targets())
     first = _first_step_s(scenario, fleet)
-    done: dict[tuple[str, float], tuple[NDArray[np.int64], Floats, Floats, Floats]] = {}
+    done: dict[tuple[str, SiteLink | None], tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats, Floats]] = {}
     for offer in offers_for(scenario, "prefill"):
         mine = np.flatnonzero(c.layouts.machine == fleet.index[offer.node.id])
         if not len(mine):
@@ -209,17 +209,18 @@ def _prefill_pools(
             link = None if same else link_between(scenario, offer.site, destination)
             if not same and link is None:
                 continue
-            path = (offer.node.id, 0.0 if link is None else link.distance_km + 1e-9 * link.unit_bandwidth_bytes_per_s)
+            path = (offer.node.id, link)
             if path not in done:
-                layouts = c.layouts.take(mine)
-                model = prefill_model(scenario, fleet, layouts, link, same_site=same)
+                model = prefill_model(scenario, fleet, c.layouts.take(mine), link, same_site=same)
+                keep = _undominated(scenario, c.layouts.take(mine), model)
+                model = model.take(keep)
                 mean = scenario.mix.weight @ model.full_s
                 need = 1.5 * scenario.rate_req_per_s * mean / model.slots + 1.0
                 grid = _replica_grid(np.minimum(need, 512.0))
                 rates = _grid_rates(scenario, model, grid, targets, first)
-                done[path] = grid, rates, model.kv_bytes_per_request, scenario.mix.weight @ model.transfer_s
-            grid, rates, size, sent = done[path]
-            for column, i in enumerate(mine):
+                done[path] = mine[keep], grid, rates, model.kv_bytes_per_request, scenario.mix.weight @ model.transfer_s
+            kept, grid, rates, size, sent = done[path]
+            for column, i in enumerate(kept):
                 table = _table(grid[:, column], rates[:, column])
                 if table is None:
                     continue
@@ -241,6 +242,37 @@ def _prefill_pools(
                     )
                 )
     return pools
+
+
+def _undominated(scenario: Scenario, layouts: Layouts, model: PrefillModel) -> NDArray[np.int64]:
+    """Candidates that no other of the machine beats outright, so that tables are filled for few.
+
+    A beats B when A's cards divide B's, A is no slower for any request, alone and in a full pass, on the server and to
+    the end of the transfer, sends no more, and as many A as fit in B serve at least as many requests side by side.
+    """
+    cards, slots = layouts.cards_per_replica, model.slots
+    total = model.single_s + model.extra_s
+    order = np.lexsort((scenario.mix.weight @ model.full_s, cards))
+    kept: list[int] = []
+    for b in order:
+        beaten = False
+        for a in kept:
+            ratio = cards[b] // cards[a]
+            if cards[b] % cards[a] or slots[a] * ratio < slots[b]:
+                continue
+            if scenario.engine.equal_tp and layouts.tp[a] != layouts.tp[b]:
+                continue
+            if (
+                model.kv_bytes_per_request[a] <= model.kv_bytes_per_request[b] * (1 + 1e-9)
+                and (model.single_s[:, a] <= model.single_s[:, b]).all()
+                and (model.full_s[:, a] <= model.full_s[:, b]).all()
+                and (total[:, a] <= total[:, b]).all()
+            ):
+                beaten = True
+                break
+        if not beaten:
+            kept.append(int(b))
+    return np.sort(np.array(kept, dtype=np.int64))
 
 
 def _grid_rates(

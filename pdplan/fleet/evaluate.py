@@ -19,7 +19,8 @@ from pdplan.serving import colocated, decode, prefill
 __all__ = ["Evaluation", "PoolSpec", "PoolState", "colocated_extra_s", "evaluate", "layouts_of"]
 
 Floats = NDArray[np.float64]
-Tail = Callable[[float], float]
+Tail = Callable[[Floats], Floats]
+"""P(latency > t) at many t, (G,) -> (G,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +128,11 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
         _scalar(typical / per_step) + _scalar(state.slope_s * average / per_step) * (batches - _scalar(state.mean_batch))
     )
 
-    def tail(limit: float) -> float:
-        if not bool(state.stable[0]):
-            return 1.0
-        return 1.0 - float(np.interp(limit, curve, levels, left=0.0, right=1.0))
+    stable = bool(state.stable[0])
+
+    def tail(limits: Floats) -> Floats:
+        below = np.interp(limits, curve, levels, left=0.0, right=1.0)
+        return np.asarray(1.0 - below if stable else np.ones_like(limits), dtype=np.float64)
 
     batch = _scalar(state.mean_batch)
     here = np.maximum(state.mean_batch, 1.0)
@@ -148,7 +150,7 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
         memory=_memory(fleet, layouts, batch, model.context_tokens, staged),
         tpot_tail=tail,
         tpot_mean_s=_scalar(decode.tpot_mean_s(state, per_step)),
-        stable=bool(state.stable[0]),
+        stable=stable,
     )
 
 
@@ -162,8 +164,10 @@ def _prefill_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec, first_step_
     load = (np.array([spec.rate_req_per_s]), np.array([spec.replicas]), model.single_s, mix.weight)
     kinds: dict[str, Any] = {"slots": model.slots, "service_full_s": model.full_s, "arrival_cv2": scenario.arrival_cv2}
 
-    def tail(limit: float) -> float:
-        return _scalar(prefill.ttft_tail(limit - extra, *load, **kinds))
+    def tail(limits: Floats) -> Floats:
+        rate = np.full((len(limits), 1), spec.rate_req_per_s)
+        result = prefill.ttft_tail(limits[None, :, None] - extra[:, None, :], rate, *load[1:], **kinds)
+        return np.asarray(result[:, 0], dtype=np.float64)
 
     full = float(mix.weight @ model.full_s[:, 0])
     slots = float(model.slots[0])
@@ -207,11 +211,17 @@ def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolSt
     limits = decode_model(scenario, fleet, layouts, spec.batch_cap)
     extra = _scalar(colocated_extra_s(fleet, state))
 
-    def ttft(limit: float) -> float:
-        return _scalar(colocated.ttft_tail(np.array([limit - extra]), state, model))
+    def many(limits: Floats) -> tuple[Floats, colocated.ColocatedState]:
+        rates = np.broadcast_to(rate, (len(limits), 1))
+        return rates, colocated.colocated_state(rates, model)
 
-    def tpot(limit: float) -> float:
-        return _scalar(colocated.tpot_tail(np.array([limit]), rate, state, model))
+    def ttft(limits: Floats) -> Floats:
+        result = colocated.ttft_tail(limits[:, None] - extra, many(limits)[1], model)
+        return np.asarray(result[:, 0], dtype=np.float64)
+
+    def tpot(limits: Floats) -> Floats:
+        result = colocated.tpot_tail(limits[:, None], *many(limits), model)
+        return np.asarray(result[:, 0], dtype=np.float64)
 
     stable = bool(state.stable[0])
     batch = _scalar(state.mean_batch) * ranks if stable else 0.0
@@ -240,18 +250,19 @@ def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolSt
 
 
 def _quantile(tails: Sequence[tuple[float, Tail]], percentile: float) -> float:
-    """Smallest t with a share-weighted tail of at most 1 - percentile, by bisection."""
+    """Smallest t with a share-weighted tail of at most 1 - percentile: a grid, refined around the crossing."""
     allowed = 1 - percentile / 100
-
-    def late(t: float) -> float:
-        return sum(share * tail(t) for share, tail in tails)
-
-    low, high = 0.0, 1e-3
-    while late(high) > allowed and high < 1e6:
-        low, high = high, high * 2
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if late(middle) > allowed else (low, middle)
+    low, high = 0.0, 1e6
+    grid = np.geomspace(1e-4, high, 48)
+    for _ in range(8):
+        late = sum((share * tail(grid) for share, tail in tails), start=np.zeros(len(grid))) > allowed + 1e-12
+        if late.all():
+            return high
+        first = int(np.argmin(late))
+        low, high = (float(grid[first - 1]) if first else low), float(grid[first])
+        if high - low <= 1e-12 * high:
+            break
+        grid = np.linspace(low, high, 33)
     return high
 
 

@@ -34,6 +34,7 @@ from pdplan.fleet.plan import (
 from pdplan.fleet.pools import link_between
 from pdplan.fleet.problem import PoolOption
 from pdplan.fleet.solve import FleetSolution, SolveOptions, solve_fleet
+from pdplan.fleet.tables import table_rate
 from pdplan.scenario.load import LoadedScenario, load_scenario, parse_scenario
 from pdplan.scenario.resolve import Scenario, resolve
 from pdplan.units import HOURS_PER_MONTH, HOURS_PER_YEAR
@@ -86,12 +87,32 @@ def scenario_of(plan: Plan, *, catalog_folder: Path | None = None, name: str = "
     return resolve(loaded, catalog)
 
 
+def _balanced(built: Built, solution: FleetSolution) -> dict[str, float]:
+    """Flows shared out in proportion to capacity among pools of one role, place, destination and key.
+
+    The program cares only for their sum; a router would not leave one pool full and another half empty. Pools that send
+    different amounts per request keep their shares, since links were filled with them.
+    """
+    groups: dict[tuple[object, ...], list[PoolOption]] = {}
+    for pool in built.problem.pools:
+        if solution.replicas.get(pool.id):
+            key = (pool.role, pool.lane, pool.site, pool.destination_site, pool.compatibility, pool.kv_bytes_per_request)
+            groups.setdefault(key, []).append(pool)
+    flows: dict[str, float] = {}
+    for members in groups.values():
+        total = sum(solution.flow_req_per_s.get(pool.id, 0.0) for pool in members)
+        carried = {pool.id: table_rate(pool.capacity, solution.replicas[pool.id]) for pool in members}
+        flows |= {name: total * rate / sum(carried.values()) for name, rate in carried.items()}
+    return flows
+
+
 def _specs(built: Built, solution: FleetSolution) -> tuple[tuple[PoolSpec, ...], tuple[str, ...]]:
     pools = {pool.id: pool for pool in built.problem.pools}
     specs, ids = [], []
+    flows = _balanced(built, solution)
     order = {"prefill": 0, "decode": 1, "colocated": 2}
     for pool_id in sorted(solution.replicas, key=lambda i: (order[pools[i].role], i)):
-        flow = solution.flow_req_per_s.get(pool_id, 0.0)
+        flow = flows.get(pool_id, 0.0)
         if flow <= 0:
             continue
         pool = pools[pool_id]
@@ -313,8 +334,6 @@ def _links(scenario: Scenario, solved: _Solved) -> tuple[LinkLoad, ...]:
 
 
 def _pools(scenario: Scenario, solved: _Solved, role_costs: Mapping[tuple[str, str, str], float]) -> tuple[Pool, ...]:
-    from pdplan.fleet.tables import table_rate
-
     options = {pool.id: pool for pool in solved.built.problem.pools}
     offers = {(o.site, o.node.id): o for s in scenario.sites for o in s.offers}
     whole = _whole_nodes(solved)

@@ -62,6 +62,17 @@ class PrefillModel:
     kv_bytes_per_request: Floats
     """Mean bytes sent, (C,)."""
 
+    def take(self, index: NDArray[np.int64]) -> PrefillModel:
+        """The candidates at `index`."""
+        return PrefillModel(
+            single_s=self.single_s[:, index],
+            full_s=self.full_s[:, index],
+            slots=self.slots[index],
+            extra_s=self.extra_s[:, index],
+            transfer_s=self.transfer_s[:, index],
+            kv_bytes_per_request=self.kv_bytes_per_request[index],
+        )
+
 
 def prefill_model(
     scenario: Scenario, fleet: Fleet, layouts: Layouts, link: SiteLink | None, *, same_site: bool
