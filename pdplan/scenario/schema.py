@@ -54,7 +54,10 @@ Role = Literal["prefill", "decode", "colocated"]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    # Building is deferred: the whole scenario is compiled once, not every part of it on import.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 class PrecisionFile(_Strict):
