@@ -1,6 +1,6 @@
 """Whole-process times of `--help` and of a plan, and where a plan's time goes. Medians; nothing is asserted.
 
-    python benchmarks/startup.py [SCENARIO] [REPEATS]
+python benchmarks/startup.py [SCENARIO] [REPEATS]
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def main() -> None:
     print(f"pdplan --help         {median_s([*COMMAND, '--help'], repeats):6.3f} s")
     print(f"pdplan plan           {whole:6.3f} s   peak {peak_mb:.0f} MB   ({whole / bare:.0f} x the bare interpreter)")
     rows = [
-        json.loads(subprocess.run([sys.executable, "-c", SPLIT, scenario], capture_output=True, text=True, check=True).stdout)
+        json.loads(
+            subprocess.run([sys.executable, "-c", SPLIT, scenario], capture_output=True, text=True, check=True).stdout
+        )
         for _ in range(repeats)
     ]
     for name in rows[0]:

@@ -167,9 +167,15 @@ def field_docs() -> dict[str, dict[str, str]]:
 
 
 def _kind(annotation: str) -> str:
-    text = annotation.replace("Mapping[str, Any]", "object").replace("Mapping[str, Stats]", "object of `Stats` by metric")
+    text = annotation.replace("Mapping[str, Any]", "object").replace(
+        "Mapping[str, Stats]", "object of `Stats` by metric"
+    )
     text = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", text)
-    text = re.sub(r"Literal\[(.*)\]", lambda m: " or ".join(f"`{name}`" for name in re.findall(r"""["']([^"']+)["']""", m[1])), text)
+    text = re.sub(
+        r"Literal\[(.*)\]",
+        lambda m: " or ".join(f"`{name}`" for name in re.findall(r"""["']([^"']+)["']""", m[1])),
+        text,
+    )
     text = text.replace(" | None", " or null")
     text = re.sub(r"\bstr\b", "text", text)
     text = re.sub(r"\bint\b", "integer", text)
@@ -201,7 +207,11 @@ def plan_json() -> str:
         title = "The plan" if record is records.Plan else record.__name__
         summary = _prose((record.__doc__ or "").strip().split("\n\n")[0])
         rows = [
-            (f"`{field.name}`", _kind(str(field.type)), docs.get(record.__name__, {}).get(field.name, PLAIN.get(field.name, "")))
+            (
+                f"`{field.name}`",
+                _kind(str(field.type)),
+                docs.get(record.__name__, {}).get(field.name, PLAIN.get(field.name, "")),
+            )
             for field in fields(record)
         ]
         text += [f"## {title}", "", summary, "", table(("field", "kind", "meaning"), rows)]
@@ -227,7 +237,7 @@ def csv_tables() -> str:
         "Numbers have a decimal point, full precision and the unit in the column name; claims are `yes` and `no`; nothing "
         "is an empty cell. Lines end in CRLF and cells are quoted where needed (RFC 4180). A file with characters beyond "
         "ASCII starts with a UTF-8 byte-order mark, so that spreadsheets read it right; in Python, open it with "
-        "`encoding=\"utf-8-sig\"`. Text that a spreadsheet would run as a formula gets an apostrophe in front.",
+        '`encoding="utf-8-sig"`. Text that a spreadsheet would run as a formula gets an apostrophe in front.',
         "",
     ]
     for name, item in TABLES.items():

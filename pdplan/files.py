@@ -76,7 +76,10 @@ def parse_yaml(text: str, *, name: str) -> Any:
             for event in yaml.parse(text, Loader=_Loader):
                 if isinstance(event, yaml.AliasEvent):
                     raise yaml.constructor.ConstructorError(
-                        None, None, "aliases (*name) are not accepted; write the value out", event.start_mark  # type: ignore[arg-type]
+                        None,
+                        None,
+                        "aliases (*name) are not accepted; write the value out",
+                        event.start_mark,  # type: ignore[arg-type]
                     )
         return yaml.load(text, Loader=_UniqueKeyLoader)
     except yaml.YAMLError as fault:

@@ -125,7 +125,8 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
     levels = np.array(sorted({*np.linspace(0.002, 0.998, 125).tolist(), *asked}))
     batches = decode.negbin_quantile(levels[:, None], state.mean_batch, state.batch_variance)[:, 0]
     curve = np.maximum.accumulate(
-        _scalar(typical / per_step) + _scalar(state.slope_s * average / per_step) * (batches - _scalar(state.mean_batch))
+        _scalar(typical / per_step)
+        + _scalar(state.slope_s * average / per_step) * (batches - _scalar(state.mean_batch))
     )
 
     stable = bool(state.stable[0])

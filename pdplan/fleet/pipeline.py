@@ -96,7 +96,14 @@ def _balanced(built: Built, solution: FleetSolution) -> dict[str, float]:
     groups: dict[tuple[object, ...], list[PoolOption]] = {}
     for pool in built.problem.pools:
         if solution.replicas.get(pool.id):
-            key = (pool.role, pool.lane, pool.site, pool.destination_site, pool.compatibility, pool.kv_bytes_per_request)
+            key = (
+                pool.role,
+                pool.lane,
+                pool.site,
+                pool.destination_site,
+                pool.compatibility,
+                pool.kv_bytes_per_request,
+            )
             groups.setdefault(key, []).append(pool)
     flows: dict[str, float] = {}
     for members in groups.values():
@@ -198,7 +205,9 @@ def _slo(scenario: Scenario, solved: _Solved) -> tuple[SloLine, ...]:
     return tuple(lines)
 
 
-def _interval(scenario: Scenario, evaluation: Evaluation, specs: Sequence[PoolSpec], metric: str) -> tuple[float, float]:
+def _interval(
+    scenario: Scenario, evaluation: Evaluation, specs: Sequence[PoolSpec], metric: str
+) -> tuple[float, float]:
     """Multiplicative 90 % interval from the cross-validated residuals of the latency model.
 
     The least trusted family of the pools behind the metric counts (prefill for TTFT, decode for TPOT, colocated for
@@ -211,7 +220,8 @@ def _interval(scenario: Scenario, evaluation: Evaluation, specs: Sequence[PoolSp
     roles = ("colocated", "prefill" if metric == "ttft_s" else "decode")
     weakest = max((families[s.site, s.node_type].confidence for s in specs if s.role in roles), key=order.index)
     busy = max(
-        (st.utilization_frac for s, st in zip(specs, evaluation.states, strict=True) if s.role == "prefill"), default=0.0
+        (st.utilization_frac for s, st in zip(specs, evaluation.states, strict=True) if s.role == "prefill"),
+        default=0.0,
     )
     situation = Situation(
         disaggregated=any(spec.role == "prefill" for spec in specs),
@@ -583,7 +593,9 @@ def plan_scenario(scenario: Scenario) -> Plan:
         slo=_slo(scenario, solved),
         latency=solved.evaluation.latency,
         colocated=_alternative(scenario, fleet, candidates, others[0], cost.usd_per_hour) if others else None,
-        distances=_distances(scenario, fleet, candidates) if any(line.from_site != line.to_site for line in links) else (),
+        distances=_distances(scenario, fleet, candidates)
+        if any(line.from_site != line.to_site for line in links)
+        else (),
         candidates=replace(count, kept=solved.built.kept),
         solver=Solver(
             name=solution.solver,

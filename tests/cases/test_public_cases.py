@@ -49,13 +49,27 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
 
 def qwen(catalog: Catalog, node: str, engine: str, **fleet: Any) -> Plan:
     """Qwen3-32B in BF16, 4000 in / 500 out, 20 req/s, TTFT 1 s and TPOT 20 ms at the median."""
-    return plan_scenario(resolve(parse_scenario({
-        "schema": "pdplan.scenario/1", "model": "qwen3-32b", "precision": {"weights": "bf16", "kv_cache": "bf16"},
-        "engine": engine, "objective": "cards",
-        "workload": {"rate_req_per_s": 20, "lengths": {"fixed": {"input_tokens": 4000, "output_tokens": 500}}},
-        "slo": {"ttft_s": {"p50": 1.0}, "tpot_s": {"p50": 0.02}},
-        "sites": [{"name": "s", "nodes": [{"type": node, "usd_per_node_hour": 3.0}]}], "fleet": fleet,
-    }), catalog))
+    return plan_scenario(
+        resolve(
+            parse_scenario(
+                {
+                    "schema": "pdplan.scenario/1",
+                    "model": "qwen3-32b",
+                    "precision": {"weights": "bf16", "kv_cache": "bf16"},
+                    "engine": engine,
+                    "objective": "cards",
+                    "workload": {
+                        "rate_req_per_s": 20,
+                        "lengths": {"fixed": {"input_tokens": 4000, "output_tokens": 500}},
+                    },
+                    "slo": {"ttft_s": {"p50": 1.0}, "tpot_s": {"p50": 0.02}},
+                    "sites": [{"name": "s", "nodes": [{"type": node, "usd_per_node_hour": 3.0}]}],
+                    "fleet": fleet,
+                }
+            ),
+            catalog,
+        )
+    )
 
 
 def test_u01_independent_counts_need_16_to_20_cards(cards: Catalog) -> None:
@@ -91,21 +105,42 @@ def _linear(rate: float) -> CapacityTable:
 
 
 def given_rates(
-    pools: list[tuple[str, str, int, float]], offers: list[tuple[str, int, float, int | None]], rate: float, **limits: Any
+    pools: list[tuple[str, str, int, float]],
+    offers: list[tuple[str, int, float, int | None]],
+    rate: float,
+    **limits: Any,
 ) -> FleetProblem:
     """A problem from rates per replica: (role, node type, cards per replica, req/s), (type, cards, price, stock)."""
     return FleetProblem(
         pools=tuple(
-            PoolOption(id=f"{role}-{kind}", role=role, lane="all", site="s", node_type=kind, destination_site="s",  # type: ignore[arg-type]
-                       cards_per_replica=size, capacity=_linear(per))
+            PoolOption(
+                id=f"{role}-{kind}",
+                role=role,
+                lane="all",
+                site="s",
+                node_type=kind,
+                destination_site="s",  # type: ignore[arg-type]
+                cards_per_replica=size,
+                capacity=_linear(per),
+            )
             for role, kind, size, per in pools
         ),
-        lanes=(Lane(id="all", rate_frac=1.0),), sites=(SiteOption(id="s"),),
+        lanes=(Lane(id="all", rate_frac=1.0),),
+        sites=(SiteOption(id="s"),),
         offers=tuple(
-            NodeOffer(site="s", node_type=kind, cards_per_node=n, cost_usd_per_node_hour=price, power_w_per_node=1.0, max_nodes=stock)
+            NodeOffer(
+                site="s",
+                node_type=kind,
+                cards_per_node=n,
+                cost_usd_per_node_hour=price,
+                power_w_per_node=1.0,
+                max_nodes=stock,
+            )
             for kind, n, price, stock in offers
         ),
-        links=(), limits=Limits(**limits), states=(State(id="design", rate_req_per_s=rate, hours_per_year=8760),),
+        links=(),
+        limits=Limits(**limits),
+        states=(State(id="design", rate_req_per_s=rate, hours_per_year=8760),),
     )
 
 
@@ -118,11 +153,14 @@ def test_u11_deepseek_production_rates_give_its_published_fleet() -> None:
     rate = 608e9 / 86400  # one "request" per input token
     out_per_in = 168 / 608
     singles = given_rates(
-        [("prefill", "p", 8, 73.7e3), ("decode", "d", 8, 14.8e3 / out_per_in)], [("p", 8, 16.0, None), ("d", 8, 16.0, None)], rate
+        [("prefill", "p", 8, 73.7e3), ("decode", "d", 8, 14.8e3 / out_per_in)],
+        [("p", 8, 16.0, None), ("d", 8, 16.0, None)],
+        rate,
     )
     units = given_rates(
         [("prefill", "p", 32, 4 * 73.7e3), ("decode", "d", 144, 18 * 14.8e3 / out_per_in)],
-        [("p", 32, 64.0, None), ("d", 144, 288.0, None)], rate,
+        [("p", 32, 64.0, None), ("d", 144, 288.0, None)],
+        rate,
     )
     one, many = solve_fleet(singles), solve_fleet(units)
 
@@ -137,7 +175,12 @@ def test_u18_a_card_ceiling_names_what_it_costs() -> None:
     A faulty scaler gave (2P, 4D). Here the request is refused, the ceiling and the rate it allows are named: 2 prefill
     units carry 2/10 of the demand.
     """
-    problem = given_rates([("prefill", "p", 8, 1.0), ("decode", "d", 1, 10.0)], [("p", 8, 8.0, None), ("d", 1, 1.0, None)], 10.0, max_cards=20)
+    problem = given_rates(
+        [("prefill", "p", 8, 1.0), ("decode", "d", 1, 10.0)],
+        [("p", 8, 8.0, None), ("d", 1, 1.0, None)],
+        10.0,
+        max_cards=20,
+    )
     with pytest.raises(InfeasibleError) as refused:
         solve_fleet(problem)
     nearest = {reason.constraint: reason.nearest for reason in refused.value.reasons}
@@ -151,8 +194,13 @@ def test_u36_inventory_is_kept() -> None:
 
     Rates that make both optimal: an A10 carries 1, an L20 3 of a demand of 10; A10 1.0, L20 2.0 USD/h.
     """
+
     def counts(stock: int | None) -> dict[str, int]:
-        problem = given_rates([("colocated", "a10", 1, 1.0), ("colocated", "l20", 1, 3.0)], [("a10", 1, 1.0, None), ("l20", 1, 2.5, stock)], 10.0)
+        problem = given_rates(
+            [("colocated", "a10", 1, 1.0), ("colocated", "l20", 1, 3.0)],
+            [("a10", 1, 1.0, None), ("l20", 1, 2.5, stock)],
+            10.0,
+        )
         return {key[2]: n for key, n in solve_fleet(problem).nodes.items()}
 
     assert counts(1) == {"a10": 7, "l20": 1}
@@ -164,9 +212,18 @@ def test_u27_kv_bytes_of_qwen3_235b_double_at_tp8() -> None:
     """U27, Mooncake docs: 94 layers x 4 heads x 128 x 2 x 2 B x 32768 tokens = 6.457e9 B (6.0 GiB); TP8 over 4 KV heads doubles."""
     whole = 94 * 4 * 128 * 2 * 2 * 32768
     found = {
-        tp: float(pdplan.estimate(
-            model="qwen3-235b-a22b", node="h20-8", tp=tp, weights="bf16", kv_cache="bf16", input_tokens=32768, output_tokens=16,
-        ).kv_bytes_per_request[0]) for tp in (4, 8)
+        tp: float(
+            pdplan.estimate(
+                model="qwen3-235b-a22b",
+                node="h20-8",
+                tp=tp,
+                weights="bf16",
+                kv_cache="bf16",
+                input_tokens=32768,
+                output_tokens=16,
+            ).kv_bytes_per_request[0]
+        )
+        for tp in (4, 8)
     }
 
     assert found[4] == whole
@@ -179,24 +236,47 @@ def test_u27_kv_bytes_of_qwen3_235b_double_at_tp8() -> None:
 def test_u29_kv_of_kimi_k2_5() -> None:
     """U29, aiconfigurator #1380: 61 x 576 x 1 B x 8150 = 286 MB a hand-over, x 9174 = 0.30 GiB a sequence."""
     found = pdplan.estimate(
-        model="kimi-k2.5", node="b200-8", tp=8, weights="fp4", kv_cache="fp8", input_tokens=8150, output_tokens=1024,
+        model="kimi-k2.5",
+        node="b200-8",
+        tp=8,
+        weights="fp4",
+        kv_cache="fp8",
+        input_tokens=8150,
+        output_tokens=1024,
     )
 
     assert float(found.kv_bytes_per_request[0]) == 61 * 576 * 8150
     whole = pdplan.estimate(
-        model="kimi-k2.5", node="b200-8", tp=8, weights="fp4", kv_cache="fp8", input_tokens=9174, output_tokens=1,
+        model="kimi-k2.5",
+        node="b200-8",
+        tp=8,
+        weights="fp4",
+        kv_cache="fp8",
+        input_tokens=9174,
+        output_tokens=1,
     )
     assert float(whole.kv_bytes_per_request[0]) / 2**30 == pytest.approx(0.30, abs=0.002)
 
 
 def test_u37_unreachable_ttft_is_refused() -> None:
     """U37, dynamo #11624: prefill of one request alone takes longer than the target; replicas cannot help."""
-    plan = plan_scenario(resolve(parse_scenario({
-        "schema": "pdplan.scenario/1", "model": "qwen3-32b",
-        "workload": {"rate_req_per_s": 1, "lengths": {"fixed": {"input_tokens": 30000, "output_tokens": 100}}},
-        "slo": {"ttft_s": {"p90": 0.3}, "tpot_s": {"p90": 0.05}},
-        "sites": [{"name": "s", "nodes": [{"type": "l40s-8", "usd_per_node_hour": 6.0}]}],
-    }), load_catalog()))
+    plan = plan_scenario(
+        resolve(
+            parse_scenario(
+                {
+                    "schema": "pdplan.scenario/1",
+                    "model": "qwen3-32b",
+                    "workload": {
+                        "rate_req_per_s": 1,
+                        "lengths": {"fixed": {"input_tokens": 30000, "output_tokens": 100}},
+                    },
+                    "slo": {"ttft_s": {"p90": 0.3}, "tpot_s": {"p90": 0.05}},
+                    "sites": [{"name": "s", "nodes": [{"type": "l40s-8", "usd_per_node_hour": 6.0}]}],
+                }
+            ),
+            load_catalog(),
+        )
+    )
 
     assert plan.status == "infeasible"
     assert "more nodes do not help" in plan.reasons[0].message
@@ -209,9 +289,18 @@ def test_u39_u40_batches_are_resident_and_prices_add_up(root: Path, name: str) -
     plan = pdplan.plan(root / "examples" / f"{name}.yaml")
     assert plan.cost is not None
     scenario = resolve(parse_scenario(json.loads(json.dumps(dict(plan.scenario)))), load_catalog())
-    tokens = {"in": float(scenario.mix.mean(scenario.mix.input_tokens)), "out": float(scenario.mix.mean(scenario.mix.output_tokens))}
-    bill = scenario.rate_req_per_s * 3600 / 1e6 * (
-        plan.cost.usd_per_million_input_tokens * tokens["in"] + plan.cost.usd_per_million_output_tokens * tokens["out"]
+    tokens = {
+        "in": float(scenario.mix.mean(scenario.mix.input_tokens)),
+        "out": float(scenario.mix.mean(scenario.mix.output_tokens)),
+    }
+    bill = (
+        scenario.rate_req_per_s
+        * 3600
+        / 1e6
+        * (
+            plan.cost.usd_per_million_input_tokens * tokens["in"]
+            + plan.cost.usd_per_million_output_tokens * tokens["out"]
+        )
     )
 
     assert all(pool.batch_mean <= pool.layout.max_batch for pool in plan.pools if pool.role != "prefill")

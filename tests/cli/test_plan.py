@@ -27,7 +27,10 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
     """Run the command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-c", "from pdplan.cli.app import main; main()", *arguments],
-        capture_output=True, text=True, cwd=cwd, check=False,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
     )
 
 
@@ -161,11 +164,17 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     good = write(tmp_path, BASE)
     cases = [
-        ("plan", str(tmp_path)), ("plan", str(tmp_path / "absent.yaml")), ("plan", str(tmp_path / "latin.yaml")),
-        ("plan", str(tmp_path / "bomb.yaml")), ("plan", str(tmp_path / "huge.yaml")),
-        ("plan", str(good), "--out", str(tmp_path / "taken")), ("plan", str(good), "--format", "pdf"),
-        ("plan", str(good), "--objective", "beauty"), ("plan", str(good), "--solver", "gurobi"),
-        ("check", str(tmp_path / "broken.json")), ("check", str(good)),
+        ("plan", str(tmp_path)),
+        ("plan", str(tmp_path / "absent.yaml")),
+        ("plan", str(tmp_path / "latin.yaml")),
+        ("plan", str(tmp_path / "bomb.yaml")),
+        ("plan", str(tmp_path / "huge.yaml")),
+        ("plan", str(good), "--out", str(tmp_path / "taken")),
+        ("plan", str(good), "--format", "pdf"),
+        ("plan", str(good), "--objective", "beauty"),
+        ("plan", str(good), "--solver", "gurobi"),
+        ("check", str(tmp_path / "broken.json")),
+        ("check", str(good)),
         ("estimate", "--model", str(tmp_path / "broken.json"), "--node", "h100-sxm-8"),
         ("estimate", "--model", str(tmp_path / "config.json"), "--node", "h100-sxm-8"),
         ("estimate", "--model", "llama-3.3-70b", "--node", "h100-sxm-8", "--tp", "3"),
@@ -219,7 +228,11 @@ def test_infeasible_limits_name_the_nearest_value(tmp_path: Path, field: str, va
 
     assert done.returncode == 3
     assert reason.nearest is not None
-    better = f"{reason.nearest * 1.001 / 1e3} kW" if field.endswith("power") else reason.nearest * (1.001 if field.startswith("fleet") else 0.98)
+    better = (
+        f"{reason.nearest * 1.001 / 1e3} kW"
+        if field.endswith("power")
+        else reason.nearest * (1.001 if field.startswith("fleet") else 0.98)
+    )
     data = changed(field, better)
     data["sites"][0]["nodes"][0]["max_nodes"] = 3  # type: ignore[index]
     assert run("plan", str(write(tmp_path, data))).returncode == 0
@@ -261,15 +274,23 @@ def test_a_tampered_plan_fails_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize("objective", ["cost", "cards", "power"])
 def test_objectives_minimise_what_they_say(tmp_path: Path, objective: str) -> None:
     """No other objective's plan is better at it."""
-    data = changed("sites.0.nodes", [
-        {"type": "h100-sxm-8", "usd_per_node_hour": 20.0}, {"type": "l40s-8", "usd_per_node_hour": 6.0},
-        {"type": "mi300x-8", "usd_per_node_hour": 14.0},
-    ])
+    data = changed(
+        "sites.0.nodes",
+        [
+            {"type": "h100-sxm-8", "usd_per_node_hour": 20.0},
+            {"type": "l40s-8", "usd_per_node_hour": 6.0},
+            {"type": "mi300x-8", "usd_per_node_hour": 14.0},
+        ],
+    )
     path = write(tmp_path, data)
     value = {}
     for goal in ("cost", "cards", "power"):
         plan = json.loads(run("plan", str(path), "--objective", goal, "--json").stdout)
-        value[goal] = {"cost": plan["cost"]["usd_per_hour"], "cards": plan["totals"]["cards"], "power": plan["totals"]["power_w"]}[objective]
+        value[goal] = {
+            "cost": plan["cost"]["usd_per_hour"],
+            "cards": plan["totals"]["cards"],
+            "power": plan["totals"]["power_w"],
+        }[objective]
 
     assert value[objective] <= min(value.values()) * (1 + 1e-6)
 
@@ -277,6 +298,8 @@ def test_objectives_minimise_what_they_say(tmp_path: Path, objective: str) -> No
 def test_doubled_prices_double_the_cost(tmp_path: Path) -> None:
     """End to end, not only in the program."""
     one = json.loads(run("plan", str(write(tmp_path, BASE)), "--json").stdout)
-    two = json.loads(run("plan", str(write(tmp_path, changed("sites.0.nodes.0.usd_per_node_hour", 40.0))), "--json").stdout)
+    two = json.loads(
+        run("plan", str(write(tmp_path, changed("sites.0.nodes.0.usd_per_node_hour", 40.0))), "--json").stdout
+    )
 
     assert two["cost"]["usd_per_hour"] == pytest.approx(2 * one["cost"]["usd_per_hour"])

@@ -64,10 +64,15 @@ def test_the_tutorial_runs_as_written(root: Path, tmp_path: Path) -> None:
         assert words[0] == "pdplan"
         done = subprocess.run(
             [sys.executable, "-c", "from pdplan.cli.app import main; main()", *words[1:]],
-            capture_output=True, text=True, cwd=tmp_path, check=False,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
         )
         assert done.returncode == 0, (command, done.stderr)
-    headings = re.findall(r"^## (.+)$", (tmp_path / "reports" / "plan.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    headings = re.findall(
+        r"^## (.+)$", (tmp_path / "reports" / "plan.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     # The sections the tutorial explains are those the report has.
     explained = re.findall(r"^- \*\*(.+?)\*\*", text, flags=re.MULTILINE)
     assert [name for name in explained if not any(heading.startswith(name) for heading in headings)] == []

@@ -12,7 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("examples/*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "CHANGELOG.md",
+        *ROOT.glob("examples/*.md"),
+        *ROOT.glob("docs/**/*.md"),
+    ]
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -39,7 +47,10 @@ def test_every_command_of_the_readme_table_exists() -> None:
     """The README names no command that the program does not have, and the program none the README leaves out."""
     shown = set(re.findall(r"`pdplan (\w+)", (ROOT / "README.md").read_text()))
     done = subprocess.run(
-        [sys.executable, "-c", "from pdplan.cli.app import main; main()", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", "from pdplan.cli.app import main; main()", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     commands = set(re.findall(r"^  (\w+)  ", done.stdout.split("Commands:")[1], flags=re.M))
 
@@ -51,7 +62,9 @@ def test_every_help_text_has_an_example() -> None:
     for command in ("plan", "estimate", "check", "init", "schema"):
         done = subprocess.run(
             [sys.executable, "-c", "from pdplan.cli.app import main; main()", command, "--help"],
-            capture_output=True, text=True, check=True,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert "Example: pdplan " + command in done.stdout.replace("\n", " ").replace("  ", " ")
 
@@ -60,9 +73,11 @@ def test_no_machine_paths_or_hosts_in_tracked_text() -> None:
     """The project speaks of itself alone."""
     words = ("/wo" + "rk/", "/ro" + "ot/", "/tmp" + "/")
     found = [
-        str(path.relative_to(ROOT)) for folder in ("pdplan", "docs", "examples", "benchmarks", "catalogs")
-        for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".yaml", ".csv") and
-        any(word in path.read_text(encoding="utf-8") for word in words)
+        str(path.relative_to(ROOT))
+        for folder in ("pdplan", "docs", "examples", "benchmarks", "catalogs")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".md", ".yaml", ".csv")
+        and any(word in path.read_text(encoding="utf-8") for word in words)
     ]
 
     assert not found

@@ -41,13 +41,19 @@ def random_problem(seed: int) -> FleetProblem:
     sites = ("a", "b") if rng.random() < 0.6 else ("a",)
     offers = [
         NodeOffer(
-            site=site, node_type=kind, cards_per_node=int(rng.choice([2, 4])),
-            cost_usd_per_node_hour=float(rng.integers(1, 20)), power_w_per_node=float(rng.integers(1, 9)) * 1e3,
+            site=site,
+            node_type=kind,
+            cards_per_node=int(rng.choice([2, 4])),
+            cost_usd_per_node_hour=float(rng.integers(1, 20)),
+            power_w_per_node=float(rng.integers(1, 9)) * 1e3,
             max_nodes=int(rng.integers(1, 6)) if rng.random() < 0.6 else None,
-            lot_nodes=2 if rng.random() < 0.2 else 1, min_nodes_if_used=2 if rng.random() < 0.2 else 0,
-            owned_nodes=1 if rng.random() < 0.2 else 0, owned_cost_usd_per_node_hour=0.5,
+            lot_nodes=2 if rng.random() < 0.2 else 1,
+            min_nodes_if_used=2 if rng.random() < 0.2 else 0,
+            owned_nodes=1 if rng.random() < 0.2 else 0,
+            owned_cost_usd_per_node_hour=0.5,
         )
-        for site in sites for kind in ("x", "y")
+        for site in sites
+        for kind in ("x", "y")
     ]
     offers = [replace(o, owned_nodes=min(o.owned_nodes, o.max_nodes or 1)) for o in offers]
     keys = ("", "") if rng.random() < 0.7 else ("tp1", "tp2")
@@ -56,16 +62,36 @@ def random_problem(seed: int) -> FleetProblem:
         for i in range(count):
             offer = offers[int(rng.integers(len(offers)))]
             destination = str(rng.choice(sites)) if role == "prefill" else offer.site
-            pools.append(PoolOption(
-                id=f"{role}{i}", role=role, lane="all", site=offer.site, node_type=offer.node_type,
-                destination_site=destination, cards_per_replica=int(rng.choice([1, 2, 4])),
-                capacity=_table(rng, linear=role != "prefill"), compatibility="" if role == "colocated" else keys[i],
-                kv_bytes_per_request=float(rng.uniform(0.1, 1.0)) * 1e9 if role == "prefill" else 0.0, max_replicas=MOST,
-            ))
-    links = (LinkOption(
-        site_a="a", site_b="b", unit_bandwidth_bytes_per_s=4e9, usable_frac=0.5, min_units=0, max_units=3,
-        usd_per_unit_hour=1.5,
-    ),) if len(sites) == 2 else ()
+            pools.append(
+                PoolOption(
+                    id=f"{role}{i}",
+                    role=role,
+                    lane="all",
+                    site=offer.site,
+                    node_type=offer.node_type,
+                    destination_site=destination,
+                    cards_per_replica=int(rng.choice([1, 2, 4])),
+                    capacity=_table(rng, linear=role != "prefill"),
+                    compatibility="" if role == "colocated" else keys[i],
+                    kv_bytes_per_request=float(rng.uniform(0.1, 1.0)) * 1e9 if role == "prefill" else 0.0,
+                    max_replicas=MOST,
+                )
+            )
+    links = (
+        (
+            LinkOption(
+                site_a="a",
+                site_b="b",
+                unit_bandwidth_bytes_per_s=4e9,
+                usable_frac=0.5,
+                min_units=0,
+                max_units=3,
+                usd_per_unit_hour=1.5,
+            ),
+        )
+        if len(sites) == 2
+        else ()
+    )
     limits = Limits(
         budget_usd_per_hour=float(rng.integers(20, 80)) if rng.random() < 0.3 else None,
         max_power_w=float(rng.integers(5, 30)) * 1e3 if rng.random() < 0.3 else None,
@@ -73,8 +99,12 @@ def random_problem(seed: int) -> FleetProblem:
         min_cards_by_role={"prefill": 6} if rng.random() < 0.3 else {},
     )
     return FleetProblem(
-        pools=tuple(pools), lanes=(Lane(id="all", rate_frac=1.0),), sites=tuple(SiteOption(id=s) for s in sites),
-        offers=tuple(offers), links=links, limits=limits,
+        pools=tuple(pools),
+        lanes=(Lane(id="all", rate_frac=1.0),),
+        sites=tuple(SiteOption(id=s) for s in sites),
+        offers=tuple(offers),
+        links=links,
+        limits=limits,
         states=(State(id="design", rate_req_per_s=float(rng.uniform(3, 9)), hours_per_year=8760),),
     )
 
@@ -94,24 +124,39 @@ def _flows_exist(problem: FleetProblem, counts: dict[str, int]) -> list[float] |
     rows, right = [], []
     rows.append([1.0 if p.role != "prefill" else 0.0 for p in active])
     right.append(rate)
-    groups = {(p.destination_site if p.role == "prefill" else p.site, p.compatibility) for p in active if p.role != "colocated"}
+    groups = {
+        (p.destination_site if p.role == "prefill" else p.site, p.compatibility)
+        for p in active
+        if p.role != "colocated"
+    }
     for key in sorted(groups):
-        rows.append([
-            (1.0 if p.role == "prefill" else -1.0) * ((p.destination_site if p.role == "prefill" else p.site, p.compatibility) == key)
-            * (p.role != "colocated") for p in active
-        ])
+        rows.append(
+            [
+                (1.0 if p.role == "prefill" else -1.0)
+                * ((p.destination_site if p.role == "prefill" else p.site, p.compatibility) == key)
+                * (p.role != "colocated")
+                for p in active
+            ]
+        )
         right.append(0.0)
     ways = [("a", "b"), ("b", "a")]
-    loads = [[p.kv_bytes_per_request * (p.role == "prefill" and (p.site, p.destination_site) == w) for p in active] for w in ways]
+    loads = [
+        [p.kv_bytes_per_request * (p.role == "prefill" and (p.site, p.destination_site) == w) for p in active]
+        for w in ways
+    ]
     if not problem.links:
         result = linprog([0.0] * len(active), A_eq=rows, b_eq=right, bounds=[(0, c) for c in caps], method="highs")
         return [0.0, 0.0] if result.status == 0 else None
     # Least units: minimise the larger of both directions' loads.
     n = len(active)
     result = linprog(
-        [0.0] * n + [1.0], A_eq=[[*r, 0.0] for r in rows], b_eq=right,
-        A_ub=[[v / 1e9 for v in load] + [-1.0] for load in loads], b_ub=[0.0, 0.0],
-        bounds=[(0, c) for c in caps] + [(0, None)], method="highs",
+        [0.0] * n + [1.0],
+        A_eq=[[*r, 0.0] for r in rows],
+        b_eq=right,
+        A_ub=[[v / 1e9 for v in load] + [-1.0] for load in loads],
+        b_ub=[0.0, 0.0],
+        bounds=[(0, c) for c in caps] + [(0, None)],
+        method="highs",
     )
     return [result.x[-1] * 1e9] if result.status == 0 else None
 
@@ -161,7 +206,9 @@ def brute_force(problem: FleetProblem) -> float | None:
                 if used and offer.min_nodes_if_used:
                     bought = max(bought, offer.min_nodes_if_used - offer.owned_nodes)
                 bought = math.ceil(bought / offer.lot_nodes) * offer.lot_nodes
-                if offer.max_nodes is not None and (bought > max(offer.max_nodes - offer.owned_nodes, 0) or used > offer.max_nodes):
+                if offer.max_nodes is not None and (
+                    bought > max(offer.max_nodes - offer.owned_nodes, 0) or used > offer.max_nodes
+                ):
                     ok = False
                 # Buying more than needed only to leave owned nodes cold can pay where lots force it: both are counted.
                 cold = min(bought, used)
@@ -184,7 +231,9 @@ def brute_force(problem: FleetProblem) -> float | None:
             if units > link.max_units:
                 continue
             total += units * link.usd_per_unit_hour
-        if (limits.budget_usd_per_hour is None or total <= limits.budget_usd_per_hour + 1e-9) and (best is None or total < best):
+        if (limits.budget_usd_per_hour is None or total <= limits.budget_usd_per_hour + 1e-9) and (
+            best is None or total < best
+        ):
             best = total
     return best
 
@@ -226,7 +275,9 @@ def test_more_freedom_never_costs_more(seed: int) -> None:
     base = _cost(problem)
     more = replace(problem, offers=tuple(replace(o, max_nodes=None) for o in problem.offers))
     free = replace(problem, limits=Limits())
-    cheap = replace(problem, offers=tuple(replace(o, cost_usd_per_node_hour=o.cost_usd_per_node_hour * 0.8) for o in problem.offers))
+    cheap = replace(
+        problem, offers=tuple(replace(o, cost_usd_per_node_hour=o.cost_usd_per_node_hour * 0.8) for o in problem.offers)
+    )
     fewer = replace(problem, pools=problem.pools[1:])
     order = replace(problem, pools=problem.pools[::-1], offers=problem.offers[::-1], sites=problem.sites[::-1])
 
@@ -238,8 +289,14 @@ def test_more_freedom_never_costs_more(seed: int) -> None:
     if math.isfinite(base) and problem.limits.budget_usd_per_hour is None:
         doubled = replace(
             problem,
-            offers=tuple(replace(o, cost_usd_per_node_hour=2 * o.cost_usd_per_node_hour,
-                                 owned_cost_usd_per_node_hour=2 * o.owned_cost_usd_per_node_hour) for o in problem.offers),
+            offers=tuple(
+                replace(
+                    o,
+                    cost_usd_per_node_hour=2 * o.cost_usd_per_node_hour,
+                    owned_cost_usd_per_node_hour=2 * o.owned_cost_usd_per_node_hour,
+                )
+                for o in problem.offers
+            ),
             links=tuple(replace(link, usd_per_unit_hour=2 * link.usd_per_unit_hour) for link in problem.links),
         )
         assert _cost(doubled) == pytest.approx(2 * base, rel=1e-7)

@@ -31,9 +31,10 @@ def test_a_tiny_llama_by_hand(tmp_path):
 
 
 def test_tied_embeddings_count_once(tmp_path):
-    assert read(tmp_path, TINY).total_parameters - read(
-        tmp_path, TINY | {"tie_word_embeddings": True}
-    ).total_parameters == 80
+    assert (
+        read(tmp_path, TINY).total_parameters - read(tmp_path, TINY | {"tie_word_embeddings": True}).total_parameters
+        == 80
+    )
 
 
 def test_a_config_inside_text_config(tmp_path):

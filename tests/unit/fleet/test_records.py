@@ -37,7 +37,11 @@ def test_annuity_pays_back_the_purchase() -> None:
 
 def test_a_plan_survives_json() -> None:
     plan = Plan(
-        scenario={"name": "x"}, catalog_digest="sha256:0", status="infeasible", mode="disaggregated", objective="cost",
+        scenario={"name": "x"},
+        catalog_digest="sha256:0",
+        status="infeasible",
+        mode="disaggregated",
+        objective="cost",
         latency={"ttft_s": Stats(mean=1.0, p50=0.9, p90=1.5, p99=2.0)},
     )
 

@@ -81,7 +81,9 @@ def test_every_figure_of_a_plan_is_in_a_table(tmp_path: Path) -> None:
     missing = [
         leaf
         for leaf in leaves(data)
-        if leaf is not None and leaf != "" and ("yes" if leaf is True else "no" if leaf is False else str(leaf)) not in cells
+        if leaf is not None
+        and leaf != ""
+        and ("yes" if leaf is True else "no" if leaf is False else str(leaf)) not in cells
     ]
 
     assert missing == []
@@ -90,10 +92,31 @@ def test_every_figure_of_a_plan_is_in_a_table(tmp_path: Path) -> None:
         row["field"] for row in tables(plan, tmp_path)["summary"]
     }
     flat = " ".join(named)
-    renamed = {"schema", "reasons", "cost", "totals", "pools", "purchases", "links", "slo", "latency", "colocated", "distances",
-               "binding", "certificate", "solver", "candidates", "assumptions", "warnings", "sources", "scenario"}
+    renamed = {
+        "schema",
+        "reasons",
+        "cost",
+        "totals",
+        "pools",
+        "purchases",
+        "links",
+        "slo",
+        "latency",
+        "colocated",
+        "distances",
+        "binding",
+        "certificate",
+        "solver",
+        "candidates",
+        "assumptions",
+        "warnings",
+        "sources",
+        "scenario",
+    }
     assert [name for name in data if name not in renamed and name not in flat] == []
-    assert {"alternatives", "notes"} | (renamed - {"schema", "totals", "colocated", "solver", "candidates", "warnings", "sources"}) <= set(TABLES)
+    assert {"alternatives", "notes"} | (
+        renamed - {"schema", "totals", "colocated", "solver", "candidates", "warnings", "sources"}
+    ) <= set(TABLES)
 
 
 def test_columns_do_not_depend_on_the_plan(tmp_path: Path) -> None:
@@ -214,7 +237,9 @@ def test_the_verdict_says_which_mode_pays(mode: Any, other: str, ratio: float, w
     """Whichever of the two is the plan."""
     plan = PLANS["two_sites"]
     assert plan.colocated is not None
-    changed = replace(plan.colocated, mode=other, cost_ratio=ratio, usd_per_hour=410 * ratio, usd_per_month=410 * ratio * 730)
+    changed = replace(
+        plan.colocated, mode=other, cost_ratio=ratio, usd_per_hour=410 * ratio, usd_per_month=410 * ratio * 730
+    )
 
     assert words in report.render(replace(plan, mode=mode, colocated=changed), "md")
 
@@ -294,10 +319,29 @@ def test_printed_tables_name_themselves() -> None:
 
 def test_view_rounds_as_people_read() -> None:
     """Three digits, no exponents, milliseconds below a second, cents from a dollar."""
-    assert [number(x) for x in (0, 0.01234, 6, 999.96, 12345.6, -2.5)] == ["0", "0.0123", "6", "1,000", "12,346", "-2.5"]
-    assert [seconds(x) for x in (0.0, 0.000392, 0.99996, 1.0, 1234.0, None)] == ["0 ms", "0.392 ms", "1 s", "1 s", "1,234 s", "-"]
+    assert [number(x) for x in (0, 0.01234, 6, 999.96, 12345.6, -2.5)] == [
+        "0",
+        "0.0123",
+        "6",
+        "1,000",
+        "12,346",
+        "-2.5",
+    ]
+    assert [seconds(x) for x in (0.0, 0.000392, 0.99996, 1.0, 1234.0, None)] == [
+        "0 ms",
+        "0.392 ms",
+        "1 s",
+        "1 s",
+        "1,234 s",
+        "-",
+    ]
     assert [price(x) for x in (0.08314, 15.8835, 0.0, None)] == ["0.0831", "15.88", "0.00", "-"]
-    assert [ratio_words(x) for x in (1.135, 2.4, 0.8, 1.001)] == ["13.5 % more", "2.4 times as much", "20.0 % less", "the same to within half a percent"]
+    assert [ratio_words(x) for x in (1.135, 2.4, 0.8, 1.001)] == [
+        "13.5 % more",
+        "2.4 times as much",
+        "20.0 % less",
+        "the same to within half a percent",
+    ]
     assert nearest_text("workload.rate_req_per_s", 3.379) == "3.38 requests per second"
     assert nearest_text("sites.east.max_nodes", 25.0) == "25"
     assert [plural(1, "card"), plural(1200, "card")] == ["1 card", "1,200 cards"]

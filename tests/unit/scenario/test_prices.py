@@ -12,7 +12,8 @@ from pdplan.scenario.load import parse_scenario
 from pdplan.scenario.resolve import Offer, resolve
 
 BASE = {
-    "schema": "pdplan.scenario/1", "model": "qwen3-8b",
+    "schema": "pdplan.scenario/1",
+    "model": "qwen3-8b",
     "workload": {"rate_req_per_s": 1, "lengths": {"fixed": {"input_tokens": 100, "output_tokens": 10}}},
     "slo": {"ttft_s": {"p90": 1.0}, "tpot_s": {"p90": 0.1}},
 }
@@ -42,7 +43,8 @@ def test_the_scenarios_own_figure_wins() -> None:
 def test_list_price_names_its_row_and_age() -> None:
     found, _ = offer(load_catalog(), {"type": "aws-p5-48xlarge"})
     cheapest = min(
-        row.price_per_node_hour for row in load_catalog().price_rows("aws-p5-48xlarge")
+        row.price_per_node_hour
+        for row in load_catalog().price_rows("aws-p5-48xlarge")
         if row.pricing_model == "on-demand" and row.price_per_node_hour
     )
 
@@ -74,7 +76,8 @@ def test_another_currency_is_never_taken_for_dollars(tmp_path: Path) -> None:
 def test_a_purchase_becomes_an_annuity_with_metered_energy() -> None:
     """1,000,000 USD over 5 years at 10 %: 30.11 USD/h; 10.96 kW (8 x 1.37) at PUE 1.2 and 0.1 USD/kWh: 1.3152 USD/h."""
     found, _ = offer(
-        load_catalog(), {"type": "h100-sxm-8", "purchase_usd_per_node": 1_000_000},
+        load_catalog(),
+        {"type": "h100-sxm-8", "purchase_usd_per_node": 1_000_000},
         site={"electricity_usd_per_kwh": 0.1, "pue": 1.2},
     )
     annuity = 1_000_000 * 0.1 / (1 - 1.1**-5) / 8760

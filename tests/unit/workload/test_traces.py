@@ -1,4 +1,3 @@
-
 """Readers of every format, bad lines, prefix reuse and burstiness."""
 
 import gzip
