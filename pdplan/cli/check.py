@@ -30,7 +30,10 @@ def check(
     from pdplan.fleet.plan import plan_from_json
 
     answer = plan_from_json(read_text(plan), name=str(plan))
-    certificate = certify(scenario_of(answer, catalog_folder=catalog, name=str(plan)), answer)
+    scenario = scenario_of(answer, catalog_folder=catalog, name=str(plan))
+    if scenario.catalog_digest != answer.catalog_digest:
+        note(f"{plan}: the catalog differs from the one this plan was made with; today's figures are used")
+    certificate = certify(scenario, answer)
     if json_:
         emit(json.dumps({"schema": "pdplan.certificate/1", **asdict(certificate)}, indent=1))
     else:

@@ -61,7 +61,7 @@ def scenario_of(plan: Plan, *, catalog_folder: Path | None = None, name: str = "
     """The resolved scenario inside a plan file, with today's catalogs."""
     loaded = parse_scenario(dict(plan.scenario), name=f"{name}: scenario", folder=Path(name).parent)
     catalog: Catalog = load_catalog(catalog_folder)
-    return resolve(loaded, catalog)
+    return resolve(loaded, catalog, inputs=plan.inputs)
 
 
 def _solve_mode(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) -> Solved:
@@ -155,6 +155,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
     mode = modes[0]
     base: dict[str, Any] = {
         "scenario": scenario.given,
+        "inputs": scenario.inputs,
         "catalog_digest": scenario.catalog_digest,
         "objective": scenario.objective,
         "assumptions": assumptions_of(scenario),

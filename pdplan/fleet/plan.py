@@ -312,6 +312,8 @@ class Plan:
     pdplan_version: str = __version__
     scenario: Mapping[str, Any]
     """As given."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """What files named by the scenario said (model architecture, lengths of a trace), so that this file stands alone."""
     catalog_digest: str
     status: Literal["optimal", "feasible", "infeasible"]
     mode: Literal["disaggregated", "colocated", "mixed"]

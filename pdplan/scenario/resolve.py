@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from pdplan.catalog.load import Catalog
+from pdplan.catalog.models import model_of
+from pdplan.catalog.reader import Reader
 from pdplan.catalog.specs import AcceleratorSpec, EngineSpec, FamilySpec, ModelSpec, NodeSpec, PriceRow
 from pdplan.errors import InputError, unknown_name
 from pdplan.scenario.load import LoadedScenario
@@ -115,8 +117,9 @@ class Scenario:
     latency_overrides: Mapping[str, float]
     warnings: tuple[str, ...]
     catalog_digest: str
-    notes: tuple[str, ...] = ()
     max_price_age_days: int = 365
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """What the scenario's own files said (model architecture, lengths of a trace), so that a plan file stands alone."""
 
     def ttft_targets(self) -> tuple[Target, ...]:
         """Targets on time to first token."""
@@ -152,8 +155,10 @@ def annuity_usd_per_hour(purchase_usd: float, *, years: float, interest_per_year
     return purchase_usd * r / (1.0 - float((1.0 + r) ** -years)) / HOURS_PER_YEAR
 
 
-def resolve(loaded: LoadedScenario, catalog: Catalog) -> Scenario:
+def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, Any] | None = None) -> Scenario:
     """Look up every name of a scenario and check what only the catalog can tell.
+
+    `inputs` stands for the scenario's own files where they are not at hand (a plan read back elsewhere).
 
     Raises
     ------
@@ -172,14 +177,19 @@ def resolve(loaded: LoadedScenario, catalog: Catalog) -> Scenario:
             faults.append(f"{name}: {field}: {fault}")
         return None
 
-    model = attempt("model", lambda: catalog.model(_local_path(file.model, loaded.folder)))
+    kept = dict(inputs or {})
+    model = attempt("model", lambda: _model(file.model, loaded.folder, catalog, kept))
     engine = attempt("engine", lambda: catalog.engine(file.engine))
+    lengths = kept.get("lengths", file.workload.lengths)
     mix = attempt(
         "workload.lengths",
         lambda: mix_from_spec(
-            file.workload.lengths, catalog=catalog, folder=loaded.folder, prefix_hit_frac=file.workload.prefix_hit_frac
+            lengths, catalog=catalog, folder=loaded.folder, prefix_hit_frac=file.workload.prefix_hit_frac
         ),
     )
+    if mix is not None and isinstance(lengths, dict) and "trace" in lengths:
+        rows = zip(mix.input_tokens.tolist(), mix.output_tokens.tolist(), mix.weight.tolist(), strict=True)
+        kept["lengths"] = {"joint": [list(row) for row in rows]}
     if model is not None and mix is not None:
         longest = float((mix.input_tokens + mix.output_tokens).max())
         if longest > model.max_context_tokens:
@@ -228,14 +238,24 @@ def resolve(loaded: LoadedScenario, catalog: Catalog) -> Scenario:
         warnings=tuple(warnings),
         catalog_digest=catalog.digest(),
         max_price_age_days=file.finance.max_price_age_days,
+        inputs=kept,
     )
 
 
-def _local_path(model: str, folder: Path) -> str:
-    """A path in a scenario is relative to the scenario's folder; ids pass through."""
-    if model.endswith(".json") or "/" in model or model.startswith("."):
-        path = Path(model)
-        return str(path if path.is_absolute() else folder / path)
+def _model(name: str, folder: Path, catalog: Catalog, kept: dict[str, Any]) -> ModelSpec:
+    """A model by id or from a config.json beside the scenario; what a config said goes into `kept`."""
+    if "model" in kept:
+        reader = Reader(Path("plan.json: inputs.model"), kept["model"])
+        model = model_of(reader)
+        reader.done()
+        return model
+    if not (name.endswith(".json") or "/" in name or name.startswith(".")):
+        return catalog.model(name)
+    path = Path(name) if Path(name).is_absolute() else folder / name
+    model = catalog.model(str(path))
+    from pdplan.catalog.hf_config import description_of
+
+    kept["model"] = description_of(path)
     return model
 
 

@@ -257,6 +257,28 @@ def test_schema_accepts_the_examples(root: Path) -> None:
     assert schema["additionalProperties"] is False
 
 
+def test_a_plan_from_files_of_ones_own_is_checked_elsewhere(tmp_path: Path) -> None:
+    """A plan made from a config.json and a trace beside the scenario is checked from another folder, without them."""
+    (tmp_path / "in").mkdir()
+    config = {
+        "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 3584, "intermediate_size": 18944,
+        "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+        "max_position_embeddings": 32768, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    rows = "\n".join(f"{i},{500 + 37 * i},{20 + 3 * i}" for i in range(50))
+    (tmp_path / "in" / "requests.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{rows}\n")
+    data = changed("model", "./config.json")
+    data["workload"] = {"rate_req_per_s": 4, "lengths": {"trace": "requests.csv"}}
+    made = run("plan", str(write(tmp_path / "in", data)), "--out", str(tmp_path / "out"))
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "in" / "config.json").unlink()
+    (tmp_path / "in" / "requests.csv").unlink()
+    done = run("check", str(tmp_path / "out" / "plan.json"))
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_tampered_plan_fails_check(tmp_path: Path) -> None:
     """`check` names the violated constraint and exits with 3."""
     plan = json.loads(run("plan", str(write(tmp_path, BASE)), "--json").stdout)
