@@ -1,1 +1,1 @@
-"""pdplan.catalog"""
+"""Hardware, models, links, prices and efficiency constants: files in, frozen records with provenance out."""

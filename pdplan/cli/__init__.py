@@ -1,1 +1,1 @@
-"""pdplan.cli"""
+"""The command line: one file per command; parse, call one function, print."""

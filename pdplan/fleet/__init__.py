@@ -1,1 +1,1 @@
-"""pdplan.fleet"""
+"""Candidates, capacity tables, the fleet program, rounding, evaluation, certificate: a scenario becomes a plan."""

@@ -1,1 +1,1 @@
-"""pdplan.scenario"""
+"""What the user asked: the scenario file, its validation, and its resolution against the catalog."""

@@ -1,1 +1,1 @@
-"""pdplan.serving"""
+"""Queueing around the latency model: prefill, decode and colocated pools, closed and open loop."""

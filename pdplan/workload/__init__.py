@@ -1,1 +1,1 @@
-"""pdplan.workload"""
+"""What users send: length distributions, arrivals, traces, prefix reuse."""

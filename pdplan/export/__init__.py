@@ -1,1 +1,0 @@
-"""pdplan.export"""
