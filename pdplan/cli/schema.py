@@ -14,8 +14,8 @@ def schema() -> None:
     """
     import json
 
-    from pdplan.scenario.schema import ScenarioFile
+    from pdplan.scenario.schema import json_schema
 
-    document = ScenarioFile.model_json_schema(by_alias=True)
+    document = json_schema()
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     emit(json.dumps(document, indent=1, ensure_ascii=False))

@@ -1,11 +1,12 @@
 """The scenario file, as the user writes it (``schema: pdplan.scenario/1``).
 
-Field docstrings become the descriptions of ``pdplan schema``. Quantities with a unit in the value
+Field docstrings become the descriptions of ``pdplan schema`` (see :func:`json_schema`). Quantities with a unit in the value
 (``400 Gb/s``) are strings; bare numbers stand only where the key carries the unit.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from pdplan.units import parse_quantity
 
-__all__ = ["ScenarioFile", "percentile_of"]
+__all__ = ["ScenarioFile", "json_schema", "percentile_of"]
 
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
@@ -54,10 +55,9 @@ Role = Literal["prefill", "decode", "colocated"]
 
 
 class _Strict(BaseModel):
-    # Building is deferred: the whole scenario is compiled once, not every part of it on import.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, defer_build=True
-    )
+    # Building is deferred: the whole scenario is compiled once, not every part of it on import. Field docstrings are read
+    # by json_schema(), not by pydantic: it would parse this file once per class, whatever the command.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class PrecisionFile(_Strict):
@@ -279,3 +279,27 @@ class ScenarioFile(_Strict):
     solver: SolverFile = SolverFile()
     latency_overrides: dict[str, Positive] = Field(default_factory=dict)
     """Latency constants that replace the catalog's, by name, e.g. {family.memory_efficiency: 0.8}."""
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the scenario file, the docstring under each field as its description."""
+    import ast
+    import inspect
+    import sys
+
+    schema = ScenarioFile.model_json_schema(by_alias=True)
+    aliases = {name: info.alias or name for name, info in ScenarioFile.model_fields.items()}
+    for node in ast.parse(inspect.getsource(sys.modules[__name__])).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        home = schema if node.name == ScenarioFile.__name__ else schema["$defs"].get(node.name, {})
+        for field, text in itertools.pairwise(node.body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                name = aliases.get(field.target.id, field.target.id) if home is schema else field.target.id
+                home["properties"][name].setdefault("description", " ".join(str(text.value.value).split()))
+    return schema

@@ -255,6 +255,8 @@ def test_schema_accepts_the_examples(root: Path) -> None:
 
     assert set(data) <= set(schema["properties"])
     assert schema["additionalProperties"] is False
+    assert schema["properties"]["schema"]["description"] == "Always pdplan.scenario/1."
+    assert "prefix cache" in schema["$defs"]["WorkloadFile"]["properties"]["prefix_hit_frac"]["description"]
 
 
 def test_a_plan_from_files_of_ones_own_is_checked_elsewhere(tmp_path: Path) -> None:
