@@ -30,6 +30,8 @@ class Variables:
     own_nodes: dict[str, str] = field(default_factory=dict)
     """Nodes of a pool whose replicas do not divide its nodes."""
     bought: dict[OfferKey, str] = field(default_factory=dict)
+    kept: dict[OfferKey, str] = field(default_factory=dict)
+    """Owned nodes that stay in use; only where some are owned."""
     links: dict[int, str] = field(default_factory=dict)
 
 
@@ -141,7 +143,7 @@ def node_terms(
 
 
 def add_stock(program: Program, v: Variables, problem: FleetProblem) -> None:
-    """Stock: nodes[s,h] - owned <= bought[s,h]; owned + bought <= max; bought in lots; at least min where any is used."""
+    """Stock: nodes[s,h] <= bought[s,h] + kept[s,h]; kept <= owned; owned + bought <= max; lots; at least min if used."""
     for offer in problem.offers:
         used = [(name, 1.0) for name, _ in node_terms(problem, v, site=offer.site, node_type=offer.node_type)]
         most = None if offer.max_nodes is None else max(offer.max_nodes - offer.owned_nodes, 0)
@@ -149,7 +151,13 @@ def add_stock(program: Program, v: Variables, problem: FleetProblem) -> None:
         if not used:
             program.row("unused", [(bought, 1.0)], "==", 0.0)
             continue
-        program.row("stock", [*used, (bought, -1.0)], "<=", float(offer.owned_nodes))
+        supply: Terms = [(bought, -1.0)]
+        if offer.owned_nodes:
+            kept = v.kept[offer.site, offer.node_type] = program.variable(
+                0, offer.owned_nodes, integer=True, label="kept"
+            )
+            supply.append((kept, -1.0))
+        program.row("stock", [*used, *supply], "<=", 0.0)
         if offer.lot_nodes > 1:
             lots = program.variable(0, None, integer=True, label="lots")
             program.row("lots", [(bought, 1.0), (lots, -float(offer.lot_nodes))], "==", 0.0)
@@ -183,30 +191,30 @@ def add_minimum_units(program: Program, v: Variables, problem: FleetProblem) -> 
 
 
 def _load_terms(problem: FleetProblem, v: Variables, a: str, b: str) -> Terms:
+    by_lane = {lane.id: lane.kv_bytes_per_request for lane in problem.lanes}
     return [
-        (v.flow[p.id], p.kv_bytes_per_request)
+        (v.flow[p.id], p.kv_bytes_per_request or by_lane[p.lane])
         for p in problem.pools
         if p.role == "prefill" and p.site == a and p.destination_site == b
     ]
 
 
 def add_links(program: Program, v: Variables, problem: FleetProblem) -> None:
-    """Links: KV bytes per second in either direction <= units x bandwidth x usable share; no link, no flow."""
-    linked = set()
+    """Links: KV bytes per second of each direction <= sum of units x bandwidth x usable share; no link, no flow."""
+    between: dict[frozenset[str], Terms] = defaultdict(list)
     for i, link in enumerate(problem.links):
         units = v.links[i] = program.variable(link.min_units, link.max_units, integer=True, label="link")
         carried = link.unit_bandwidth_bytes_per_s * link.usable_frac
-        for a, b in ((link.site_a, link.site_b), (link.site_b, link.site_a)):
-            linked.add((a, b))
-            if terms := _load_terms(problem, v, a, b):
+        between[frozenset((link.site_a, link.site_b))].append((units, -carried / 1e9))
+    for pair, capacity in sorted((sorted(ends), terms) for ends, terms in between.items()):
+        a, b = pair
+        for way in ((a, b), (b, a)):
+            if terms := _load_terms(problem, v, *way):
                 # In GB/s, so that coefficients stay near 1.
-                program.row("link", [*((n, c / 1e9) for n, c in terms), (units, -carried / 1e9)], "<=", 0.0)
+                program.row("link", [*((n, c / 1e9) for n, c in terms), *capacity], "<=", 0.0)
     for pool in problem.pools:
-        if (
-            pool.role == "prefill"
-            and pool.site != pool.destination_site
-            and (pool.site, pool.destination_site) not in linked
-        ):
+        ends = frozenset((pool.site, pool.destination_site))
+        if pool.role == "prefill" and len(ends) == 2 and ends not in between:
             program.row("no_link", [(v.flow[pool.id], 1.0)], "==", 0.0)
 
 
@@ -214,20 +222,16 @@ def cost_terms(problem: FleetProblem, v: Variables) -> Terms:
     """USD per hour: bought nodes at their price, used owned nodes at their running cost, link units."""
     terms: Terms = []
     for offer in problem.offers:
-        bought = v.bought[offer.site, offer.node_type]
-        terms.append((bought, offer.cost_usd_per_node_hour))
-        if offer.owned_cost_usd_per_node_hour:
-            terms.append((bought, -offer.owned_cost_usd_per_node_hour))
-            terms += [
-                (name, offer.owned_cost_usd_per_node_hour)
-                for name, _ in node_terms(problem, v, site=offer.site, node_type=offer.node_type)
-            ]
+        place = (offer.site, offer.node_type)
+        terms.append((v.bought[place], offer.cost_usd_per_node_hour))
+        if place in v.kept:
+            terms.append((v.kept[place], offer.owned_cost_usd_per_node_hour))
     terms += [(name, problem.links[i].usd_per_unit_hour) for i, name in v.links.items()]
     return terms
 
 
 def power_terms(problem: FleetProblem, v: Variables, site: str | None = None) -> Terms:
-    """Watts of the nodes in use and of those bought beyond them are counted as nodes in use."""
+    """Watts of the nodes in use; nodes bought beyond them (lots, least orders) are taken as switched off."""
     return [(name, offer.power_w_per_node) for name, offer in node_terms(problem, v, site=site)]
 
 

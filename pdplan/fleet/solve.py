@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pdplan.errors import InfeasibleError, PdplanError, Reason
+from pdplan.errors import InfeasibleError, InputError, PdplanError, Reason, SolverError
 from pdplan.fleet.formulation import Variables, build, cards_terms, cost_terms, node_terms, objective_terms, power_terms
 from pdplan.fleet.problem import FleetProblem
 from pdplan.fleet.solver import Outcome, Program
@@ -43,6 +43,32 @@ class FleetSolution:
     variables: int
     constraints: int
     time_s: float
+
+
+def _require_solvable(problem: FleetProblem) -> None:
+    """Refuse what the program does not model or cannot tell apart, instead of leaving it out in silence."""
+    faults = []
+    if len(problem.states) != 1:
+        faults.append(f"states: {len(problem.states)} given; the program solves exactly one operating state")
+    for state in problem.states:
+        for name in ("lost_nodes", "lost_links", "lane_frac"):
+            if getattr(state, name):
+                faults.append(f"states.{state.id}.{name}: is not modelled; leave it empty and scale the stock instead")
+    ids = [pool.id for pool in problem.pools]
+    faults += [
+        f"pools: id {one!r} is used twice; ids must differ" for one in sorted({i for i in ids if ids.count(i) > 1})
+    ]
+    offered = {(offer.site, offer.node_type) for offer in problem.offers}
+    if len(offered) < len(problem.offers):
+        faults.append("offers: a site offers the same node type twice; merge the entries")
+    lanes = {lane.id for lane in problem.lanes}
+    for pool in problem.pools:
+        if (pool.site, pool.node_type) not in offered:
+            faults.append(f"pools.{pool.id}: no offer of {pool.node_type!r} at {pool.site!r}; add one to offers")
+        if pool.lane not in lanes:
+            faults.append(f"pools.{pool.id}.lane: {pool.lane!r} is not one of {', '.join(sorted(lanes))}")
+    if faults:
+        raise InputError(*faults)
 
 
 def _whole(value: float) -> int:
@@ -95,7 +121,10 @@ def solve_fleet(
         With the requirements that break it and, for each, the nearest value that works.
     SolverError
         The solver stopped without a plan.
+    InputError
+        The problem holds what the program does not model, or contradicts itself.
     """
+    _require_solvable(problem)
     options = options or SolveOptions()
     goal = objective or problem.objective
     program, v = build(problem)
@@ -107,7 +136,10 @@ def solve_fleet(
         first = outcome
         program.row("goal", objective_terms(problem, v, goal), "<=", first.objective * (1 + 1e-9) + 1e-9)
         program.minimise(cost_terms(problem, v))
-        second = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=options.gap)
+        try:
+            second = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=options.gap)
+        except SolverError:  # the plan of the first solve stands, without proof of being the cheapest of its kind
+            return _solution(problem, program, v, replace(first, proof="feasible"), options.solver)
         if second.proof != "infeasible":
             outcome = replace(
                 first,
@@ -118,13 +150,22 @@ def solve_fleet(
     return _solution(problem, program, v, outcome, options.solver)
 
 
+def _probe(program: Program, options: SolveOptions) -> Outcome | None:
+    """A solve that only looks for a reason: None where it is infeasible or stopped without a plan."""
+    try:
+        outcome = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=1e-3)
+    except SolverError:
+        return None
+    return None if outcome.proof == "infeasible" else outcome
+
+
 def _relaxed_value(problem: FleetProblem, options: SolveOptions, terms_of: str) -> float | None:
     """Least cost, power or cards of a relaxed problem; None where it is infeasible still."""
     program, v = build(problem)
     terms = {"cost": cost_terms, "power": power_terms, "cards": cards_terms}[terms_of](problem, v)
     program.minimise(terms)
-    outcome = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=1e-3)
-    return None if outcome.proof == "infeasible" else outcome.objective
+    outcome = _probe(program, options)
+    return None if outcome is None else outcome.objective
 
 
 def _largest_rate(problem: FleetProblem, options: SolveOptions) -> float:
@@ -189,8 +230,8 @@ def explain(problem: FleetProblem, options: SolveOptions) -> InfeasibleError:
         wide = tuple(replace(link, max_units=10_000) for link in problem.links)
         program, v = build(replace(problem, links=wide))
         program.minimise([(name, 1.0) for name in v.links.values()])
-        outcome = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=1e-3)
-        if outcome.proof != "infeasible":
+        outcome = _probe(program, options)
+        if outcome is not None:
             have = sum(link.max_units for link in problem.links)
             tell(
                 "links.max_units",
@@ -203,8 +244,8 @@ def explain(problem: FleetProblem, options: SolveOptions) -> InfeasibleError:
         unlimited = replace(problem, offers=offers)
         program, v = build(unlimited)
         program.minimise(cards_terms(unlimited, v))
-        outcome = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=1e-3)
-        if outcome.proof != "infeasible":
+        outcome = _probe(program, options)
+        if outcome is not None:
             found = _solution(unlimited, program, v, outcome, options.solver)
             for offer in problem.offers:
                 need = sum(n for (s, _, h), n in found.nodes.items() if (s, h) == (offer.site, offer.node_type))

@@ -156,14 +156,13 @@ class Program:
         engine = kind(path=path, msg=False, timeLimit=time_limit_s, gapRel=gap)
         with _stdout_to_stderr():
             result = self.problem.solve(engine)
-        status, solution = _statuses(pulp, self.problem, result)
+        status, has_solution, proven = _verdict(pulp, self.problem, result)
         took = time.perf_counter() - began
-        if "infeasible" in status.lower() or "infeasible" in solution.lower():
+        if "infeasible" in status.lower():
             return Outcome(proof="infeasible", objective=0.0, bound=0.0, gap=0.0, value={}, time_s=took)
-        if "optimal" not in solution.lower() and "feasible" not in solution.lower():
+        if not has_solution:
             raise SolverError(f"{solver} stopped without a plan ({status}) after {took:.1f} s; raise --time-limit-s")
         objective = float(pulp.value(self.problem.objective))
-        proven = "optimal" in solution.lower() and "feasible" not in solution.lower().replace("infeasible", "")
         return Outcome(
             proof="optimal" if proven else "feasible",
             objective=objective,
@@ -174,8 +173,13 @@ class Program:
         )
 
 
-def _statuses(pulp: Any, problem: Any, result: Any) -> tuple[str, str]:
-    """Status and solution status in words, from whichever place this PuLP keeps them."""
+def _verdict(pulp: Any, problem: Any, result: Any) -> tuple[str, bool, bool]:
+    """Status in words, whether there is a plan, and whether it is proven, from whichever place this PuLP keeps them.
+
+    PuLP 3.3 says status Optimal of an incumbent at the time limit, and only ``sol_status`` tells; PuLP 4 returns a record.
+    """
     if hasattr(problem, "sol_status"):
-        return str(pulp.LpStatus[problem.status]), str(pulp.LpSolution[problem.sol_status])
-    return str(getattr(result, "status", result)), str(getattr(result, "sol_status", result))
+        status = str(pulp.LpStatus[problem.status])
+        found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+        return status, found, status == "Optimal" and problem.sol_status == pulp.LpSolutionOptimal
+    return str(result.status.name), bool(result.has_solution), result.status.name == "Optimal"
