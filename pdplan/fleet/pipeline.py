@@ -179,6 +179,13 @@ def plan_scenario(scenario: Scenario) -> Plan:
             warnings=scenario.warnings,
         )
     purchases, pools, links, cost = parts_of(scenario, solved)
+    if scenario.objective == "cost" and abs(cost.usd_per_hour - solved.solution.objective) > 1e-6 * max(
+        cost.usd_per_hour, 1.0
+    ):
+        raise PdplanError(
+            f"the bill of {cost.usd_per_hour:.6g} USD/h is not the {solved.solution.objective:.6g} USD/h the solver "
+            f"minimised; please report this scenario"
+        )
     warnings = list(scenario.warnings)
     solution = solved.solution
     if solution.proof != "optimal":
