@@ -1,8 +1,8 @@
 """The event loop of the simulator, written once: plain Python runs it as it is, numba compiles the same functions.
 
-All state lies in a few flat arrays of numbers. A record of one request, server (replica) or pool starts at
-index x its length; the names below are the offsets of its fields. Only indexing, arithmetic, `sqrt` and `floor` are
-used, so that lists, `array.array` and NumPy arrays all do and both ways give the same floating-point results.
+All state lies in records (:mod:`pdplan.simulate.records`) and a few arrays of numbers; requests, servers (replicas) and
+pools refer to one another by index, -1 meaning none. Only arithmetic, `sqrt`, `ceil` and `floor` are used, so that both
+ways give the same floating-point results.
 
 Events come from a tournament tree over the servers, the arrivals, the transfers under way and the failures. Decode
 iterations are not visited one by one: between two changes of its batch a server's step time grows along a straight
@@ -17,150 +17,97 @@ from typing import Any
 
 INF = float("inf")
 
-# A request: floats ...
-ARRIVAL, PASS_START, PASS_END, JOINED, ADMITTED, FIRST, LAST, DELAY, GAP, DRAW = range(10)
-QF = 10
-# ... and integers. CONTEXT/STARTED/RUN describe its latest activation in a batch; DONE counts tokens made before it.
-(INPUT, CACHED, OUTPUT, GROUP, STATUS, NEXT, PREV, LEFT, RIGHT, FINISH, STARTED, RUN, CONTEXT, DONE, SERVER, EPOCH) = (
-    range(16)
-)
-SOURCE, SOURCE_EPOCH, PREEMPTED, RETRIES, PREFILLED, TAKEN, CACHED_NOW, RESERVED = range(16, 24)
-QI = 24
-# STATUS
+# Status of a request
 OUTSIDE, INSIDE, FINISHED, NO_SERVER, QUEUE_FULL, TOO_LARGE, LOST = range(7)
-
-# A server: floats ...
-START, C0, C1, CONTEXT_SUM, KV_USED, STAGED, QUEUED_WORK, HELD, NIC_FREE, BUSY_S, BATCH_S, KV_S, TOKENS = range(13)
-SF = 13
-# ... and integers. STEPS is the length of the run under way, ROOT the heap of sequences by their last step.
-(POOL, ALIVE, AGE, STEPS, STEP, RUN_NO, ACTIVE, ROOT, ACTIVE_HEAD, ACTIVE_TAIL, WAIT_HEAD, WAIT_TAIL) = range(12)
-(QUEUE_HEAD, QUEUE_TAIL, QUEUED, HOLD_HEAD, HOLD_TAIL, PASS_HEAD, ASSIGNED, CHUNKED, HALF_DONE, GAPS) = range(12, 22)
-SI = 22
-
-# A pool: floats ...
-(PASS_A, PASS_B, PASS_C, BUDGET, KV_CAP, MAX_ACTIVE, PER_STEP, EXTRA, FIRST_STEPS, STAGING, NIC, BYTES_PER_TOKEN) = (
-    range(12)
-)
-FIXED_BYTES, HANDSHAKE, LAYERS, HOT, HEADROOM = range(12, 17)
-PF = 17
-# ... and integers
-(ENGINE, FROM, COUNT, ROUTER, TURN, PASS_LIMIT, RANKS, STAGES, TABLE, ROWS, COLS, MAX_QUEUE, HOLDS_PREFIX, FIRST_AT) = (
-    range(14)
-)
-PI = 14
-# ROUTER
+# Routers
 CENTRAL, ROUND_ROBIN, LEAST_LOADED, PREFIX_AWARE, RANDOM = range(5)
-
-# Link: floats
-LINK_FREE, LINK_RATE, LINK_DELAY = range(3)
-LF = 3
-
-# Whole-run settings: floats and integers
-WINDOW_FROM, WINDOW_TO, HORIZON, BALANCE, FLOOR_S, FLOOR_N, NOW = range(7)
-(N_REQ, N_SERVERS, N_POOLS, TREE, NEXT_ARRIVAL, PENDING, N_FAIL, NEXT_FAIL, DROP, EVEN_SPLIT, GAP_SIZE, EVENTS) = (
-    range(12)
-)
 
 
 # --- tournament tree: tree[1] is the slot with the earliest time; ties go to the lower slot -------------------------
 
 
-def reschedule(tree: Any, when: Any, size: int, slot: int, time: float) -> None:
+def reschedule(times: Any, tree: Any, size: int, slot: int, time: float) -> None:
     """Give `slot` a new time and repair its path to the root."""
-    when[slot] = time
-    node = (size + slot) >> 1
-    while node >= 1:
-        a, b = tree[2 * node], tree[2 * node + 1]
-        winner = a if when[a] <= when[b] else b
-        if tree[node] == winner and winner != slot:
+    times[slot] = time
+    at = (size + slot) >> 1
+    while at >= 1:
+        best, other = tree[2 * at], tree[2 * at + 1]
+        if times[other] < times[best]:
+            best = other
+        if tree[at] != best:
+            tree[at] = best
+        elif best != slot:
             return
-        tree[node] = winner
-        node >>= 1
+        at >>= 1
 
 
-# --- transfers under way: binary heap by (time, payload) -----------------------------------------------------------
+# --- transfers under way: binary heap by (time, load) --------------------------------------------------------------
 
 
-def push(times: Any, loads: Any, count: int, time: float, load: int) -> None:
-    """Add to a heap of `count` entries."""
-    i = count
+def later(pending: Any, times: Any, tree: Any, g: Any, time: float, load: int) -> None:
+    """Schedule a landing (even load) or a new start (odd load) of request load // 2."""
+    i = g.pending
     while i > 0:
-        up = (i - 1) >> 1
-        if times[up] < time or (times[up] == time and loads[up] < load):
+        up = pending[(i - 1) >> 1]
+        if up.time < time or (up.time == time and up.load < load):
             break
-        times[i], loads[i] = times[up], loads[up]
-        i = up
-    times[i], loads[i] = time, load
+        here = pending[i]
+        here.time, here.load = up.time, up.load
+        i = (i - 1) >> 1
+    here = pending[i]
+    here.time, here.load = time, load
+    g.pending += 1
+    reschedule(times, tree, g.tree, g.servers + 1, pending[0].time)
 
 
-def pop(times: Any, loads: Any, count: int) -> None:
-    """Remove the root of a heap of `count` entries."""
-    last = count - 1
-    time, load = times[last], loads[last]
+def take_pending(pending: Any, times: Any, tree: Any, g: Any) -> int:
+    """Remove the earliest entry and return its load."""
+    load = pending[0].load
+    last = g.pending - 1
+    g.pending = last
+    moved = pending[last]
     i = 0
-    while True:
+    while 2 * i + 1 < last:
         child = 2 * i + 1
-        if child >= last:
+        if child + 1 < last:
+            a, b = pending[child], pending[child + 1]
+            if b.time < a.time or (b.time == a.time and b.load < a.load):
+                child += 1
+        low = pending[child]
+        if moved.time < low.time or (moved.time == low.time and moved.load < low.load):
             break
-        other = child + 1
-        if other < last and (
-            times[other] < times[child] or (times[other] == times[child] and loads[other] < loads[child])
-        ):
-            child = other
-        if time < times[child] or (time == times[child] and load < loads[child]):
-            break
-        times[i], loads[i] = times[child], loads[child]
+        here = pending[i]
+        here.time, here.load = low.time, low.load
         i = child
-    times[i], loads[i] = time, load
+    here = pending[i]
+    here.time, here.load = moved.time, moved.load
+    reschedule(times, tree, g.tree, g.servers + 1, pending[0].time if last > 0 else INF)
+    return int(load)
 
 
-# --- sequences of a batch by their last step: skew heap inside the request records ---------------------------------
+# --- sequences of a batch by their last step: skew heap inside the requests -----------------------------------------
 
 
-def meld(k: Any, a: int, b: int) -> int:
-    """Merge two heaps given by their roots (-1 is empty)."""
+def meld(reqs: Any, a: int, b: int) -> int:
+    """Merge two heaps given by their roots."""
     if a < 0:
         return b
     if b < 0:
         return a
-    if k[b * QI + FINISH] < k[a * QI + FINISH]:
+    if reqs[b].finish < reqs[a].finish:
         a, b = b, a
     root = a
     while True:
-        at = a * QI
-        right = k[at + RIGHT]
-        k[at + RIGHT] = k[at + LEFT]
+        top = reqs[a]
+        right = top.right
+        top.right = top.left
         if right < 0:
-            k[at + LEFT] = b
+            top.left = b
             return root
-        if k[b * QI + FINISH] < k[right * QI + FINISH]:
+        if reqs[b].finish < reqs[right].finish:
             right, b = b, right
-        k[at + LEFT] = right
+        top.left = right
         a = right
-
-
-# --- queues: singly linked through NEXT ----------------------------------------------------------------------------
-
-
-def append(k: Any, si: Any, at: int, head: int, tail: int, i: int) -> None:
-    """Put request i at the end of the server's queue whose head and tail fields are given."""
-    k[i * QI + NEXT] = -1
-    last = si[at + tail]
-    if last < 0:
-        si[at + head] = i
-    else:
-        k[last * QI + NEXT] = i
-    si[at + tail] = i
-
-
-def take_first(k: Any, si: Any, at: int, head: int, tail: int) -> int:
-    """Remove and return the first request."""
-    i: int = si[at + head]
-    after = k[i * QI + NEXT]
-    si[at + head] = after
-    if after < 0:
-        si[at + tail] = -1
-    return i
 
 
 # --- tables and runs -----------------------------------------------------------------------------------------------
@@ -178,28 +125,22 @@ def cell(tab: Any, start: int, count: int, x: float) -> int:
     return low
 
 
-def blend(tab: Any, base: int, rows: int, cols: int, row: int, share: float, col: int) -> float:
-    """Value at a column of the table, between two rows."""
-    at = base + rows + cols + row * cols + col
-    if rows == 1:
-        return float(tab[at])
-    low = tab[at]
-    return float(low + share * (tab[at + cols] - low))
-
-
-def line(tab: Any, base: int, rows: int, cols: int, x: float, y: float) -> tuple[float, float, float]:
-    """Bilinear value at (x, y), its slope in y, and the y where that slope changes."""
-    row, share = 0, 0.0
+def line(tab: Any, pool: Any, x: float, y: float) -> tuple[float, float, float]:
+    """Bilinear value of the pool's table at (x, y), its slope in y, and the y where that slope changes."""
+    base, rows, cols = pool.table, pool.rows, pool.cols
+    row, share, down = 0, 0.0, 0
     if rows > 1:
         row = cell(tab, base, rows, x)
-        low = tab[base + row]
-        share = (x - low) / (tab[base + row + 1] - low)
+        share = (x - tab[base + row]) / (tab[base + row + 1] - tab[base + row])
+        down = cols
+    at = base + rows + cols + row * cols
     if cols == 1:
-        return blend(tab, base, rows, cols, row, share, 0), 0.0, INF
+        return tab[at] + share * (tab[at + down] - tab[at]), 0.0, INF
     col = cell(tab, base + rows, cols, y)
     left, right = tab[base + rows + col], tab[base + rows + col + 1]
-    value = blend(tab, base, rows, cols, row, share, col)
-    slope = (blend(tab, base, rows, cols, row, share, col + 1) - value) / (right - left)
+    at += col
+    value = tab[at] + share * (tab[at + down] - tab[at])
+    slope = (tab[at + 1] + share * (tab[at + 1 + down] - tab[at + 1]) - value) / (right - left)
     return value + slope * (y - left), slope, right if col < cols - 2 else INF
 
 
@@ -213,7 +154,9 @@ def steps_to(c0: float, c1: float, time: float, most: int) -> int:
     half = c0 - 0.5 * c1
     root = half * half + 2.0 * c1 * time
     guess = 2.0 * time / (half + sqrt(root if root > 0.0 else 0.0))
-    n = most if not guess < most else int(ceil(guess))
+    n = most
+    if guess < most:
+        n = int(ceil(guess))
     if n < 1:
         n = 1
     while n > 1 and elapsed(c0, c1, n - 1) >= time:
@@ -223,206 +166,211 @@ def steps_to(c0: float, c1: float, time: float, most: int) -> int:
     return n
 
 
-def work_s(tab: Any, pf: Any, pi: Any, pool: int, new: float, past: float) -> float:
-    """Time that one prompt adds to a pass of this pool, without the pass's fixed cost."""
-    at, ia = pool * PF, pool * PI
-    if pi[ia + ENGINE] == 0 and pi[ia + ROWS] > 0:
-        value, _, _ = line(tab, pi[ia + TABLE], pi[ia + ROWS], pi[ia + COLS], new, past)
+def work_s(tab: Any, pool: Any, new: int, past: int) -> float:
+    """Time that prompt tokens add to a pass or iteration, without its fixed cost."""
+    if pool.engine == 0 and pool.rows > 0:
+        value = line(tab, pool, float(new), float(past))[0]
         return value if value > 0.0 else 0.0
-    return float(pf[at + PASS_B] * new + pf[at + PASS_C] * (new * (past + 0.5 * new)))
+    return float(pool.pass_b * new + pool.pass_c * (new * (past + 0.5 * new)))
 
 
 # --- largest gap between tokens: runs whose longest step exceeds that of all later runs -----------------------------
 
 
-def note_gap(gap_value: Any, gap_run: Any, k: Any, si: Any, gi: Any, s: int, run: int, value: float) -> None:
-    """Remember the longest step of a run; the stack of one server is decreasing in value, increasing in run."""
-    size, at = gi[GAP_SIZE], s * SI
-    base, count = s * size, si[at + GAPS]
-    while count > 0 and gap_value[base + count - 1] <= value:
+def note_gap(gaps: Any, reqs: Any, s: Any, size: int, value: float) -> None:
+    """Remember the longest step of the run that ends; a server's stack falls in value and rises in run."""
+    base, count = s.gap_base, s.gaps
+    while count > 0 and gaps[base + count - 1].value <= value:
         count -= 1
     if count == size:
         # Runs before the oldest sequence came are of no interest any more.
-        head = si[at + ACTIVE_HEAD]
-        oldest = k[head * QI + RUN] if head >= 0 else run
+        oldest = reqs[s.active_head].run if s.active_head >= 0 else s.run_no
         kept = 0
         for j in range(count):
-            if gap_run[base + j] >= oldest:
-                gap_value[base + kept], gap_run[base + kept] = gap_value[base + j], gap_run[base + j]
+            old = gaps[base + j]
+            if old.run >= oldest:
+                new = gaps[base + kept]
+                new.value, new.run = old.value, old.run
                 kept += 1
         count = kept
         if count == size:
             # Neighbours hardly differ: join them in pairs, the larger value up to the later run.
-            for j in range(size // 2):
-                gap_value[base + j], gap_run[base + j] = gap_value[base + 2 * j], gap_run[base + 2 * j + 1]
             count = size // 2
-    gap_value[base + count], gap_run[base + count] = value, run
-    si[at + GAPS] = count + 1
+            for j in range(count):
+                new = gaps[base + j]
+                new.value, new.run = gaps[base + 2 * j].value, gaps[base + 2 * j + 1].run
+    top = gaps[base + count]
+    top.value, top.run = value, s.run_no
+    s.gaps = count + 1
 
 
-def gap_since(gap_value: Any, gap_run: Any, si: Any, gi: Any, s: int, run: int) -> float:
-    """Longest step since a run (0 if there was none)."""
-    base, low, high = s * gi[GAP_SIZE], 0, si[s * SI + GAPS]
+def note_longest(gaps: Any, s: Any, r: Any) -> None:
+    """Take the longest step since the request joined the batch into account."""
+    base, low, high = s.gap_base, 0, s.gaps
     end = high
     while low < high:
         middle = (low + high) >> 1
-        if gap_run[base + middle] < run:
+        if gaps[base + middle].run < r.run:
             low = middle + 1
         else:
             high = middle
-    return float(gap_value[base + low]) if low < end else 0.0
+    if low < end and gaps[base + low].value > r.gap:
+        r.gap = gaps[base + low].value
 
 
-def account(sf: Any, gf: Any, s: int, begin: float, end: float, batch: float, kv: float) -> None:
+def account(g: Any, s: Any, end: float, batch: float, kv: float) -> None:
     """Add a busy interval to the server's time integrals, as far as it lies in the window measured."""
-    low = begin if begin > gf[WINDOW_FROM] else gf[WINDOW_FROM]
-    high = end if end < gf[WINDOW_TO] else gf[WINDOW_TO]
+    low, high = s.start, end
+    if low < g.window_from:
+        low = g.window_from
+    if high > g.window_to:
+        high = g.window_to
     if high > low:
-        at, span = s * SF, high - low
-        sf[at + BUSY_S] += span
-        sf[at + BATCH_S] += span * batch
-        sf[at + KV_S] += span * kv
+        s.busy_s += high - low
+        s.batch_s += (high - low) * batch
+        s.kv_s += (high - low) * kv
 
 
 # --- routing -------------------------------------------------------------------------------------------------------
 
 
-def load_of(sf: Any, si: Any, pi: Any, when: Any, s: int, now: float) -> float:
-    """What the least-loaded router compares: seconds of prefill work ahead, or requests of a decoding server."""
-    if pi[si[s * SI + POOL] * PI + ENGINE] == 1:
-        return float(si[s * SI + ASSIGNED])
-    left = when[s] - now
-    ahead = sf[s * SF + QUEUED_WORK]
-    return float(ahead + left) if 0.0 < left < INF else float(ahead)
-
-
-def choose_pool(q: Any, pi: Any, si: Any, gi: Any, share: Any, row: int, i: int) -> int:
-    """Pool of the request's next stage by the row of flow shares, among pools with a server alive; -1 if none."""
-    pools, total = gi[N_POOLS], 0.0
-    credit = row + pools * (pools + 1)
-    for p in range(pools):
-        if share[row + p] > 0.0 and alive(pi, si, p):
-            total += share[row + p]
-    if total <= 0.0:
-        return -1
-    chosen = -1
-    if gi[EVEN_SPLIT] == 1:
-        best = -INF
-        for p in range(pools):
-            if share[row + p] > 0.0 and alive(pi, si, p):
-                share[credit + p] += share[row + p] / total
-                if share[credit + p] > best:
-                    best, chosen = share[credit + p], p
-        share[credit + chosen] -= 1.0
-        return chosen
-    mark, below = q[i * QF + DRAW] * total, 0.0
-    for p in range(pools):
-        if share[row + p] > 0.0 and alive(pi, si, p):
-            chosen = p
-            if mark < below + share[row + p]:
-                break
-            below += share[row + p]
-    rest = (mark - below) / share[row + chosen]
-    # What is left of the random number after choosing is uniform again.
-    q[i * QF + DRAW] = rest if 0.0 <= rest < 1.0 else 0.5
-    return chosen
-
-
-def alive(pi: Any, si: Any, pool: int) -> bool:
+def alive(servers: Any, pool: Any) -> bool:
     """Whether any server of the pool works."""
-    first = pi[pool * PI + FROM]
-    for s in range(first, first + pi[pool * PI + COUNT]):
-        if si[s * SI + ALIVE] == 1:
+    for j in range(pool.first, pool.first + pool.count):
+        if servers[j].alive == 1:
             return True
     return False
 
 
-def choose_server(
-    q: Any, k: Any, sf: Any, si: Any, pi: Any, gf: Any, when: Any, home: Any, pool: int, i: int, now: float
-) -> int:
-    """Server of a pool (which has one alive) for request i."""
-    ia = pool * PI
-    first, count, router = pi[ia + FROM], pi[ia + COUNT], pi[ia + ROUTER]
+def choose_pool(servers: Any, pools: Any, flows: Any, g: Any, row: int, r: Any) -> int:
+    """Pool of the request's next stage by a row of flow shares, among pools with a server alive; -1 if none."""
+    total, best, chosen = 0.0, -INF, -1
+    for p in range(g.pools):
+        if flows[row + p].share > 0.0 and alive(servers, pools[p]):
+            total += flows[row + p].share
+            chosen = p
+    if chosen < 0 or flows[row + chosen].share == total:
+        return chosen
+    mark, below, share = r.draw * total, 0.0, total
+    for p in range(g.pools):
+        flow = flows[row + p]
+        if flow.share > 0.0 and alive(servers, pools[p]):
+            if g.even_split == 1:
+                flow.credit += flow.share / total
+                if flow.credit > best:
+                    best, chosen = flow.credit, p
+            else:
+                chosen, share = p, flow.share
+                if mark < below + share:
+                    break
+                below += share
+    if g.even_split == 1:
+        flows[row + chosen].credit -= 1.0
+    else:
+        # What is left of the random number after choosing is uniform again.
+        rest = (mark - below) / share
+        r.draw = rest if 0.0 <= rest < 1.0 else 0.5
+    return chosen
+
+
+def choose_server(servers: Any, pool: Any, times: Any, tree: Any, home: Any, g: Any, r: Any, now: float) -> int:
+    """Server of a pool (which has one alive) for a request."""
+    first, count, router = pool.first, pool.count, pool.router
     if count == 1:
         return int(first)
     if router == ROUND_ROBIN:
-        turn = pi[ia + TURN]
-        while si[(first + turn) * SI + ALIVE] == 0:
+        turn = pool.turn
+        while servers[first + turn].alive == 0:
             turn = (turn + 1) % count
-        pi[ia + TURN] = (turn + 1) % count
+        pool.turn = (turn + 1) % count
         return int(first + turn)
+    best = -1
     if router == RANDOM:
         living = 0
-        for s in range(first, first + count):
-            living += si[s * SI + ALIVE]
-        mark = q[i * QF + DRAW] * living
-        skip = int(floor(mark))
-        q[i * QF + DRAW] = mark - skip
-        for s in range(first, first + count):
-            if si[s * SI + ALIVE] == 1:
+        for j in range(first, first + count):
+            living += servers[j].alive
+        skip = int(floor(r.draw * living))
+        r.draw = r.draw * living - skip
+        for j in range(first, first + count):
+            if servers[j].alive == 1:
                 if skip == 0:
-                    return int(s)
+                    return int(j)
                 skip -= 1
-    best, least = -1, INF
-    for s in range(first, first + count):
-        if si[s * SI + ALIVE] == 1:
-            load = load_of(sf, si, pi, when, s, now)
+    known = -1
+    if router == PREFIX_AWARE and r.group >= 0:
+        known = home[r.group]
+    least, load, load_known = INF, 0.0, INF
+    for j in range(first, first + count):
+        s = servers[j]
+        if s.alive == 1:
+            if pool.engine == 1:
+                load = float(s.assigned)
+            else:
+                # Seconds of prompts ahead: those that wait and what is left of the pass under way.
+                load = s.queued_work
+                if times[j] < INF:
+                    load += times[j] - now
             if load < least:
-                best, least = s, load
-    if router == PREFIX_AWARE and k[i * QI + GROUP] >= 0:
-        known = home[k[i * QI + GROUP]]
-        if first <= known < first + count and si[known * SI + ALIVE] == 1:
-            slack = gf[FLOOR_N] if pi[ia + ENGINE] == 1 else gf[FLOOR_S]
-            if load_of(sf, si, pi, when, known, now) <= gf[BALANCE] * least + slack:
-                return int(known)
-    return int(best)
+                best, least = j, load
+            if j == known:
+                load_known = load
+    slack = g.floor_n if pool.engine == 1 else g.floor_s
+    if load_known < INF and load_known <= g.balance * least + slack:
+        best = known
+    return best
 
 
 def enter(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gf: Any, gi: Any, tab: Any, share: Any, home: Any,
-    tree: Any, when: Any, scratch: Any, i: int, now: float,
+    reqs: Any, servers: Any, pools: Any, flows: Any, times: Any, tree: Any, ranks: Any, home: Any, tab: Any, g: Any, i: int,
+    now: float,
 ) -> None:  # fmt: skip
     """Route a request that needs its prompt computed, for the first time or again after a failure."""
-    ki = i * QI
-    k[ki + STATUS] = INSIDE
-    pool = choose_pool(q, pi, si, gi, share, gi[N_POOLS] * gi[N_POOLS], i)
-    if pool < 0:
-        k[ki + STATUS] = NO_SERVER
+    r = reqs[i]
+    r.status = INSIDE
+    p = choose_pool(servers, pools, flows, g, g.pools * g.pools, r)
+    if p < 0:
+        r.status = NO_SERVER
         return
-    ia = pool * PI
-    central = pi[ia + ENGINE] == 0 and pi[ia + ROUTER] == CENTRAL
-    s = pi[ia + FROM] if central else choose_server(q, k, sf, si, pi, gf, when, home, pool, i, now)
-    k[ki + CACHED_NOW] = k[ki + CACHED]
-    group = k[ki + GROUP]
-    if group >= 0:
-        # The shared prefix is cached where its group was last served, and nowhere else.
-        if home[group] != s:
-            k[ki + CACHED_NOW] = 0
-        home[group] = s
-    at = s * SI
-    if pi[ia + MAX_QUEUE] > 0 and si[at + QUEUED] >= pi[ia + MAX_QUEUE]:
-        k[ki + STATUS] = QUEUE_FULL
-        return
-    if k[ki + INPUT] + (k[ki + OUTPUT] if pi[ia + ENGINE] == 1 else k[ki + DONE]) > pf[pool * PF + KV_CAP]:
-        k[ki + STATUS] = TOO_LARGE
-        return
-    append(k, si, at, QUEUE_HEAD, QUEUE_TAIL, i)
-    si[at + QUEUED] += 1
-    if pi[ia + ENGINE] == 1:
-        k[ki + SERVER], k[ki + EPOCH] = s, si[at + AGE]
-        k[ki + PREFILLED], k[ki + TAKEN], k[ki + RESERVED] = 0, 0, 0
-        si[at + ASSIGNED] += 1
-        poke(si, sf, pf, gi, tree, when, s, now)
-        return
-    fresh = k[ki + INPUT] + k[ki + DONE] - k[ki + CACHED_NOW]
-    sf[s * SF + QUEUED_WORK] += work_s(tab, pf, pi, pool, float(fresh), float(k[ki + CACHED_NOW]))
+    pool = pools[p]
+    central = pool.engine == 0 and pool.router == CENTRAL
+    j = pool.first
     if not central:
-        if when[s] == INF:
-            start_pass(q, k, sf, si, pf, pi, gi, tab, tree, when, scratch, s, now)
+        j = choose_server(servers, pool, times, tree, home, g, r, now)
+    r.cached_now = r.cached
+    if r.group >= 0:
+        # The shared prefix is cached where its group was last served, and nowhere else.
+        if home[r.group] != j:
+            r.cached_now = 0
+        home[r.group] = j
+    s = servers[j]
+    if pool.max_queue > 0 and s.queued >= pool.max_queue:
+        r.status = QUEUE_FULL
         return
-    for other in range(s, s + pi[ia + COUNT]):
-        if si[other * SI + ALIVE] == 1 and when[other] == INF:
-            start_pass(q, k, sf, si, pf, pi, gi, tab, tree, when, scratch, other, now)
+    final = r.output if pool.engine == 1 else r.done
+    if r.input + final > pool.kv_cap:
+        r.status = TOO_LARGE
+        return
+    r.next = -1
+    if s.queue_tail < 0:
+        s.queue_head = i
+    else:
+        reqs[s.queue_tail].next = i
+    s.queue_tail = i
+    s.queued += 1
+    if pool.engine == 1:
+        r.server, r.epoch = j, s.age
+        r.prefilled, r.taken, r.reserved = 0, 0, 0
+        s.assigned += 1
+        poke(s, pool, times, tree, g, j, now)
+        return
+    s.queued_work += work_s(tab, pool, r.input + r.done - r.cached_now, r.cached_now)
+    if not central:
+        if times[j] == INF:
+            start_pass(reqs, servers, pool, times, tree, ranks, tab, g, j, now)
+        return
+    for other in range(j, j + pool.count):
+        if servers[other].alive == 1 and times[other] == INF:
+            start_pass(reqs, servers, pool, times, tree, ranks, tab, g, other, now)
             return
 
 
@@ -430,665 +378,595 @@ def enter(
 
 
 def start_pass(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gi: Any, tab: Any, tree: Any, when: Any, scratch: Any,
-    s: int, now: float,
-) -> None:  # fmt: skip
-    """Begin a pass with the longest queued prefix (first come, first served) that fits limit, budget and memory."""
-    at, pool = s * SI, si[s * SI + POOL]
-    ia, fa = pool * PI, pool * PF
-    owner = pi[ia + FROM] if pi[ia + ROUTER] == CENTRAL else s
-    oa = owner * SI
-    ranks, limit, budget = pi[ia + RANKS], pi[ia + PASS_LIMIT], pf[fa + BUDGET]
-    for r in range(2 * ranks):
-        scratch[r] = 0.0
+    reqs: Any, servers: Any, pool: Any, times: Any, tree: Any, ranks: Any, tab: Any, g: Any, j: int, now: float
+) -> bool:
+    """Begin a pass with as many of the first waiting requests as request limit, token budget and memory allow."""
+    s = servers[j]
+    queue = servers[pool.first] if pool.router == CENTRAL else s
+    for n in range(pool.ranks):
+        ranks[n].tokens, ranks[n].work = 0.0, 0.0
     taken, passes, total, hottest, last = 0, 1, 0.0, 0.0, -1
-    while taken < limit:
-        i = si[oa + QUEUE_HEAD]
-        if i < 0:
+    while taken < pool.pass_limit and queue.queue_head >= 0:
+        i = queue.queue_head
+        r = reqs[i]
+        held = r.input + r.done
+        if s.held + held > pool.kv_cap:
             break
-        ki = i * QI
-        held = k[ki + INPUT] + k[ki + DONE]
-        if sf[s * SF + HELD] + held > pf[fa + KV_CAP]:
+        fresh = held - r.cached_now
+        rank = ranks[0]
+        for n in range(1, pool.ranks):
+            if ranks[n].tokens < rank.tokens:
+                rank = ranks[n]
+        if rank.tokens > 0.0 and rank.tokens + fresh > pool.budget:
             break
-        fresh = held - k[ki + CACHED_NOW]
-        rank = 0
-        for r in range(1, ranks):
-            if scratch[r] < scratch[rank]:
-                rank = r
-        if scratch[rank] > 0.0 and scratch[rank] + fresh > budget:
-            break
-        if fresh > budget:
+        if fresh > pool.budget:
             # A prompt above the budget takes several passes in a row, each with the fixed cost.
-            need = int(ceil(fresh / budget))
+            need = int(ceil(fresh / pool.budget))
             passes = need if need > passes else passes
-        work = work_s(tab, pf, pi, pool, float(fresh), float(k[ki + CACHED_NOW]))
-        scratch[rank] += fresh if fresh > 0 else 1.0
-        scratch[ranks + rank] += work
+        work = work_s(tab, pool, fresh, r.cached_now)
+        rank.tokens += fresh if fresh > 0 else 1
+        rank.work += work
         total += work
-        hottest = scratch[ranks + rank] if scratch[ranks + rank] > hottest else hottest
-        take_first(k, si, oa, QUEUE_HEAD, QUEUE_TAIL)
-        si[oa + QUEUED] -= 1
-        sf[owner * SF + QUEUED_WORK] -= work
-        sf[s * SF + HELD] += held
-        sf[s * SF + TOKENS] += fresh
-        k[ki + NEXT] = -1
+        hottest = rank.work if rank.work > hottest else hottest
+        queue.queue_head = r.next
+        queue.queued -= 1
+        queue.queued_work -= work
+        s.held += held
+        s.tokens += fresh
+        r.next = -1
         if last < 0:
-            si[at + PASS_HEAD] = i
+            s.pass_head = i
         else:
-            k[last * QI + NEXT] = i
+            reqs[last].next = i
         last = i
         taken += 1
-        q[i * QF + PASS_START] = now
-    if si[oa + QUEUED] == 0:
-        sf[owner * SF + QUEUED_WORK] = 0.0
+        r.pass_start = now
+    if queue.queue_head < 0:
+        queue.queue_tail, queue.queued_work = -1, 0.0
     if taken > 0:
-        hot = pf[fa + HOT]
-        duration = pf[fa + PASS_A] * passes + hot * hottest + (1.0 - hot) * total
-        sf[s * SF + START] = now
-        si[at + ACTIVE] = taken
-        reschedule(tree, when, gi[TREE], s, now + duration)
+        s.start, s.active = now, taken
+        time = pool.pass_a * passes + pool.hot * hottest + (1.0 - pool.hot) * total
+        reschedule(times, tree, g.tree, j, now + time)
+    return taken > 0
 
 
 def end_pass(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gf: Any, gi: Any, tab: Any, share: Any, route: Any, links: Any,
-    home: Any, tree: Any, when: Any, times: Any, loads: Any, scratch: Any, s: int, now: float,
+    reqs: Any, servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, ranks: Any, home: Any,
+    tab: Any, g: Any, j: int, now: float,
 ) -> None:  # fmt: skip
     """Send the pass's requests on to decode and begin the next pass."""
-    at, pool = s * SI, si[s * SI + POOL]
-    ia, fa = pool * PI, pool * PF
-    duration = now - sf[s * SF + START]
-    ready = now + (pi[ia + STAGES] - 1) * duration
-    account(sf, gf, s, sf[s * SF + START], now, float(si[at + ACTIVE]), sf[s * SF + HELD])
-    i = si[at + PASS_HEAD]
-    si[at + PASS_HEAD], si[at + ACTIVE] = -1, 0
-    reschedule(tree, when, gi[TREE], s, INF)
+    s = servers[j]
+    pool = pools[s.pool]
+    ready = now + (pool.stages - 1) * (now - s.start)
+    account(g, s, now, float(s.active), s.held)
+    i = s.pass_head
+    s.pass_head, s.active = -1, 0
     while i >= 0:
-        ki, qi = i * QI, i * QF
-        after = k[ki + NEXT]
-        q[qi + PASS_END] = ready
-        k[ki + SOURCE], k[ki + SOURCE_EPOCH] = s, si[at + AGE]
-        k[ki + DONE] += 1
-        if q[qi + FIRST] < 0.0:
-            q[qi + DELAY] = pf[fa + EXTRA]
-        if k[ki + DONE] >= k[ki + OUTPUT]:
-            emit(q, i, ready)
-            k[ki + STATUS] = FINISHED
-            sf[s * SF + HELD] -= k[ki + INPUT] + k[ki + DONE] - 1
+        r = reqs[i]
+        after = r.next
+        r.pass_end = ready
+        r.source, r.source_epoch = j, s.age
+        r.done += 1
+        if r.first < 0.0:
+            r.delay = pool.extra
+        if r.done >= r.output:
+            emit(r, ready)
+            r.status = FINISHED
+            s.held -= r.input + r.done - 1
         else:
-            send(q, k, sf, si, pf, pi, gf, gi, share, route, links, home, tree, when, times, loads, i, ready, now)
+            send(reqs, servers, pools, links, flows, times, tree, pending, home, g, i, ready, now)
         i = after
-    start_pass(q, k, sf, si, pf, pi, gi, tab, tree, when, scratch, s, now)
+    if not start_pass(reqs, servers, pool, times, tree, ranks, tab, g, j, now):
+        reschedule(times, tree, g.tree, j, INF)
 
 
-def emit(q: Any, i: int, time: float) -> None:
+def emit(r: Any, time: float) -> None:
     """A token leaves: the first, or one more after a gap."""
-    qi = i * QF
-    if q[qi + FIRST] < 0.0:
-        q[qi + FIRST] = time
-    elif time - q[qi + LAST] > q[qi + GAP]:
-        q[qi + GAP] = time - q[qi + LAST]
-    q[qi + LAST] = time
+    if r.first < 0.0:
+        r.first = time
+    elif time - r.last > r.gap:
+        r.gap = time - r.last
+    r.last = time
 
 
 # --- from prefill to decode ----------------------------------------------------------------------------------------
 
 
 def send(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gf: Any, gi: Any, share: Any, route: Any, links: Any, home: Any,
-    tree: Any, when: Any, times: Any, loads: Any, i: int, ready: float, now: float,
+    reqs: Any, servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, home: Any, g: Any, i: int,
+    ready: float, now: float,
 ) -> None:  # fmt: skip
     """Choose where request i decodes and start its transfer, or let it wait for room there."""
-    ki, source = i * QI, k[i * QI + SOURCE]
-    pool = choose_pool(q, pi, si, gi, share, si[source * SI + POOL] * gi[N_POOLS], i)
-    gone = NO_SERVER
-    if pool >= 0 and k[ki + INPUT] + k[ki + OUTPUT] > pf[pool * PF + KV_CAP]:
-        pool, gone = -1, TOO_LARGE
-    if pool < 0:
-        k[ki + STATUS] = gone
-        sf[source * SF + HELD] -= k[ki + INPUT] + k[ki + DONE] - 1
-        return
-    e = choose_server(q, k, sf, si, pi, gf, when, home, pool, i, now)
-    k[ki + SERVER], k[ki + EPOCH] = e, si[e * SI + AGE]
-    si[e * SI + ASSIGNED] += 1
-    if pi[pool * PI + FIRST_AT] == 1:
-        emit(q, i, ready)
-    if si[e * SI + HOLD_HEAD] < 0 and find_room(k, sf, si, pf, e, pool, i):
-        transfer(q, k, sf, si, pf, pi, gi, route, links, tree, when, times, loads, i, ready)
+    r = reqs[i]
+    source = servers[r.source]
+    p = choose_pool(servers, pools, flows, g, source.pool * g.pools, r)
+    if p >= 0 and r.input + r.output <= pools[p].kv_cap:
+        pool = pools[p]
+        e = choose_server(servers, pool, times, tree, home, g, r, now)
+        s = servers[e]
+        r.server, r.epoch = e, s.age
+        s.assigned += 1
+        if pool.first_at == 1:
+            emit(r, ready)
+        if s.hold_head < 0 and find_room(s, pool, r):
+            transfer(servers, pools, links, flows, times, tree, pending, g, r, i, ready)
+        else:
+            r.next = -1
+            if s.hold_head < 0:
+                s.hold_head = i
+            else:
+                reqs[s.hold_tail].next = i
+            s.hold_tail = i
     else:
-        append(k, si, e * SI, HOLD_HEAD, HOLD_TAIL, i)
+        r.status = NO_SERVER if p < 0 else TOO_LARGE
+        source.held -= r.input + r.done - 1
 
 
-def find_room(k: Any, sf: Any, si: Any, pf: Any, e: int, pool: int, i: int) -> bool:
+def find_room(s: Any, pool: Any, r: Any) -> bool:
     """Reserve memory for a cache about to be sent: in the staging buffer, or in the KV cache itself."""
-    need = k[i * QI + INPUT] + k[i * QI + DONE]
-    staging = pf[pool * PF + STAGING]
-    if staging >= 0.0:
+    need = r.input + r.done
+    if pool.staging >= 0.0:
         # An empty buffer takes any request, or one larger than it would wait for ever.
-        if sf[e * SF + STAGED] > 0.0 and sf[e * SF + STAGED] + need > staging:
+        if s.staged > 0.0 and s.staged + need > pool.staging:
             return False
-        sf[e * SF + STAGED] += need
-        k[i * QI + RESERVED] = 0
+        s.staged += need
+        r.reserved = 0
         return True
-    if sf[e * SF + KV_USED] > 0.0:
-        keep_free = (si[e * SI + ACTIVE] + 1) * pf[pool * PF + HEADROOM]
-        if sf[e * SF + KV_USED] + need + keep_free > pf[pool * PF + KV_CAP]:
-            return False
-    sf[e * SF + KV_USED] += need
-    k[i * QI + RESERVED] = 1
+    if s.kv_used > 0.0 and s.kv_used + need + (s.active + 1) * pool.headroom > pool.kv_cap:
+        return False
+    s.kv_used += need
+    r.reserved = 1
     return True
 
 
 def transfer(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gi: Any, route: Any, links: Any, tree: Any, when: Any,
-    times: Any, loads: Any, i: int, ready: float,
-) -> None:  # fmt: skip
-    """Reserve NIC and link for the request's cache and schedule its landing."""
-    ki, qi = i * QI, i * QF
-    s = k[ki + SOURCE]
-    e = k[ki + SERVER]
-    source, target = si[s * SI + POOL], si[e * SI + POOL]
-    fa = source * PF
-    if si[s * SI + AGE] != k[ki + SOURCE_EPOCH]:
+    servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, g: Any, r: Any, i: int, ready: float
+) -> None:
+    """Occupy NIC and link for the request's cache and schedule its landing."""
+    s = servers[r.source]
+    if s.age != r.source_epoch:
         # The sender is gone and the cache with it.
-        later(gi, tree, when, times, loads, ready, 2 * i)
+        later(pending, times, tree, g, ready, 2 * i)
         return
-    tokens = k[ki + INPUT] + k[ki + DONE] - 1
-    if pi[target * PI + HOLDS_PREFIX] == 1:
-        tokens -= k[ki + CACHED_NOW]
-    size = pf[fa + BYTES_PER_TOKEN] * tokens + pf[fa + FIXED_BYTES]
-    layers = pf[fa + LAYERS]
-    begin = ready if ready > sf[s * SF + NIC_FREE] else sf[s * SF + NIC_FREE]
-    stream = size / pf[fa + NIC]
+    pool, target = pools[s.pool], servers[r.server].pool
+    tokens = r.input + r.done - 1
+    if pools[target].holds_prefix == 1:
+        tokens -= r.cached_now
+    size = pool.bytes_per_token * tokens + pool.fixed_bytes
+    begin = ready if ready > s.nic_free else s.nic_free
+    stream = size / pool.nic
     done = begin + stream
-    if layers > 0.0:
+    if pool.layers > 0.0:
         # Sent layer by layer while the pass runs: what remains after it, but at least the last layer.
-        early = stream - (q[qi + PASS_END] - q[qi + PASS_START])
-        done = begin + (early if early > stream / layers else stream / layers)
-    sf[s * SF + NIC_FREE] = done
-    link = route[source * gi[N_POOLS] + target]
-    if link >= 0:
-        la = link * LF
-        span = size / links[la + LINK_RATE]
-        open_s = q[qi + PASS_START] if layers > 0.0 else begin
-        free = links[la + LINK_FREE]
-        sent = (open_s if open_s > free else free) + span
-        links[la + LINK_FREE] = sent
-        if layers > 0.0 and sent < begin + span / layers:
-            sent = begin + span / layers
-        done = (sent if sent > done else done) + links[la + LINK_DELAY]
-    later(gi, tree, when, times, loads, done + pf[fa + HANDSHAKE], 2 * i)
-
-
-def later(gi: Any, tree: Any, when: Any, times: Any, loads: Any, time: float, load: int) -> None:
-    """Schedule a landing (even load) or a new start (odd load) of request load // 2."""
-    push(times, loads, gi[PENDING], time, load)
-    gi[PENDING] += 1
-    reschedule(tree, when, gi[TREE], gi[N_SERVERS] + 1, times[0])
+        rest = stream - (r.pass_end - r.pass_start)
+        done = begin + (rest if rest > stream / pool.layers else stream / pool.layers)
+    s.nic_free = done
+    path = flows[s.pool * g.pools + target].link
+    if path >= 0:
+        link = links[path]
+        span = size / link.rate
+        opened = r.pass_start if pool.layers > 0.0 else begin
+        sent = (opened if opened > link.free else link.free) + span
+        link.free = sent
+        if pool.layers > 0.0 and sent < begin + span / pool.layers:
+            sent = begin + span / pool.layers
+        done = (sent if sent > done else done) + link.delay
+    later(pending, times, tree, g, done + pool.handshake, 2 * i)
 
 
 def land(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gi: Any, tab: Any, tree: Any, when: Any, times: Any, loads: Any,
-    scratch: Any, i: int, now: float,
-) -> None:  # fmt: skip
+    reqs: Any, servers: Any, pools: Any, times: Any, tree: Any, pending: Any, ranks: Any, tab: Any, g: Any, i: int, now: float
+) -> None:
     """The cache has arrived: free the sender's memory, wait for a place in the batch."""
-    ki = i * QI
-    s, e = k[ki + SOURCE], k[ki + SERVER]
-    lost = si[e * SI + AGE] != k[ki + EPOCH]
-    if si[s * SI + AGE] == k[ki + SOURCE_EPOCH]:
-        sf[s * SF + HELD] -= k[ki + INPUT] + k[ki + DONE] - 1
-        if when[s] == INF and si[s * SI + ALIVE] == 1:
-            start_pass(q, k, sf, si, pf, pi, gi, tab, tree, when, scratch, s, now)
-    else:
-        if not lost:
-            # The receiver gives back what it had reserved.
-            need = k[ki + INPUT] + k[ki + DONE]
-            if k[ki + RESERVED] == 1:
-                sf[e * SF + KV_USED] -= need
-            else:
-                sf[e * SF + STAGED] -= need
-            si[e * SI + ASSIGNED] -= 1
-            poke(si, sf, pf, gi, tree, when, e, now)
+    r = reqs[i]
+    sender, s = servers[r.source], servers[r.server]
+    pool = pools[s.pool]
+    lost = s.age != r.epoch
+    if sender.age == r.source_epoch:
+        sender.held -= r.input + r.done - 1
+        if sender.alive == 1 and times[r.source] == INF:
+            start_pass(reqs, servers, pools[sender.pool], times, tree, ranks, tab, g, r.source, now)
+    elif not lost:
+        # The receiver gives back what it had kept for it.
         lost = True
+        if r.reserved == 1:
+            s.kv_used -= r.input + r.done
+        else:
+            s.staged -= r.input + r.done
+        s.assigned -= 1
+        poke(s, pool, times, tree, g, r.server, now)
     if lost:
-        give_up(q, k, gi, tree, when, times, loads, i, now)
+        give_up(pending, times, tree, g, r, i, now)
         return
-    q[i * QF + JOINED] = now
-    append(k, si, e * SI, WAIT_HEAD, WAIT_TAIL, i)
-    poke(si, sf, pf, gi, tree, when, e, now)
-
-
-def give_up(q: Any, k: Any, gi: Any, tree: Any, when: Any, times: Any, loads: Any, i: int, now: float) -> None:
-    """A failure took this request's work: start again, or count it as lost."""
-    k[i * QI + RETRIES] += 1
-    if gi[DROP] == 1:
-        k[i * QI + STATUS] = LOST
+    r.landed = now
+    r.next = -1
+    if s.wait_tail < 0:
+        s.wait_head = i
     else:
-        if q[i * QF + FIRST] < 0.0:
-            k[i * QI + DONE] = 0
-        later(gi, tree, when, times, loads, now, 2 * i + 1)
+        reqs[s.wait_tail].next = i
+    s.wait_tail = i
+    poke(s, pool, times, tree, g, r.server, now)
+
+
+def give_up(pending: Any, times: Any, tree: Any, g: Any, r: Any, i: int, now: float) -> None:
+    """A failure took this request's work: start again, or count it as lost."""
+    r.retries += 1
+    if g.drop == 1:
+        r.status = LOST
+    else:
+        if r.first < 0.0:
+            r.done = 0
+        later(pending, times, tree, g, now, 2 * i + 1)
 
 
 # --- decoding servers ----------------------------------------------------------------------------------------------
 
 
-def poke(si: Any, sf: Any, pf: Any, gi: Any, tree: Any, when: Any, e: int, now: float) -> None:
+def poke(s: Any, pool: Any, times: Any, tree: Any, g: Any, e: int, now: float) -> None:
     """Something waits for the next iteration boundary: wake an idle server, cut a long run."""
-    at, fa = e * SI, e * SF
-    steps = si[at + STEPS]
-    if steps == 0:
-        if when[e] == INF:
-            sf[fa + START] = now
-            reschedule(tree, when, gi[TREE], e, now)
-    elif steps > 1 and si[at + ACTIVE] < pf[si[at + POOL] * PF + MAX_ACTIVE]:
-        n = steps_to(sf[fa + C0], sf[fa + C1], now - sf[fa + START], steps)
-        if n < steps:
-            si[at + STEPS] = n
-            reschedule(tree, when, gi[TREE], e, sf[fa + START] + elapsed(sf[fa + C0], sf[fa + C1], n))
+    if s.steps == 0:
+        if times[e] == INF:
+            s.start = now
+            reschedule(times, tree, g.tree, e, now)
+    elif s.steps > 1 and s.active < pool.max_active:
+        n = steps_to(s.c0, s.c1, now - s.start, s.steps)
+        if n < s.steps:
+            s.steps = n
+            reschedule(times, tree, g.tree, e, s.start + elapsed(s.c0, s.c1, n))
 
 
-def activate(q: Any, k: Any, sf: Any, si: Any, pf: Any, e: int, i: int, now: float) -> None:
+def activate(reqs: Any, s: Any, pool: Any, i: int, now: float) -> None:
     """Put a sequence, whose KV memory is already counted, into the batch."""
-    ki, at = i * QI, e * SI
-    context = k[ki + INPUT] + k[ki + DONE]
-    k[ki + CONTEXT], k[ki + STARTED], k[ki + RUN] = context, si[at + STEP], si[at + RUN_NO]
-    left = (k[ki + OUTPUT] - k[ki + DONE]) / pf[si[at + POOL] * PF + PER_STEP]
-    k[ki + FINISH] = si[at + STEP] + int(ceil(left))
-    k[ki + LEFT], k[ki + RIGHT] = -1, -1
-    si[at + ROOT] = meld(k, si[at + ROOT], i)
-    last = si[at + ACTIVE_TAIL]
-    k[ki + PREV], k[ki + NEXT] = last, -1
-    if last < 0:
-        si[at + ACTIVE_HEAD] = i
+    r = reqs[i]
+    r.context, r.started, r.run = r.input + r.done, s.step, s.run_no
+    r.finish = s.step + int(ceil((r.output - r.done) / pool.per_step))
+    r.left, r.right = -1, -1
+    s.root = meld(reqs, s.root, i)
+    r.prev, r.next = s.active_tail, -1
+    if s.active_tail < 0:
+        s.active_head = i
     else:
-        k[last * QI + NEXT] = i
-    si[at + ACTIVE_TAIL] = i
-    si[at + ACTIVE] += 1
-    sf[e * SF + CONTEXT_SUM] += context
-    if q[i * QF + ADMITTED] < 0.0:
-        q[i * QF + ADMITTED] = now
+        reqs[s.active_tail].next = i
+    s.active_tail = i
+    s.active += 1
+    s.context_sum += r.context
+    if r.admitted < 0.0:
+        r.admitted = now
 
 
-def deactivate(k: Any, sf: Any, si: Any, pf: Any, e: int, i: int) -> None:
+def deactivate(reqs: Any, s: Any, pool: Any, r: Any) -> None:
     """Take a sequence out of the batch (not out of the heap) and free its memory."""
-    ki, at = i * QI, e * SI
-    before, after = k[ki + PREV], k[ki + NEXT]
-    if before < 0:
-        si[at + ACTIVE_HEAD] = after
+    if r.prev < 0:
+        s.active_head = r.next
     else:
-        k[before * QI + NEXT] = after
-    if after < 0:
-        si[at + ACTIVE_TAIL] = before
+        reqs[r.prev].next = r.next
+    if r.next < 0:
+        s.active_tail = r.prev
     else:
-        k[after * QI + PREV] = before
-    context = k[ki + CONTEXT] + (si[at + STEP] - k[ki + STARTED]) * pf[si[at + POOL] * PF + PER_STEP]
-    sf[e * SF + CONTEXT_SUM] -= context
-    sf[e * SF + KV_USED] -= context
-    si[at + ACTIVE] -= 1
-    if si[at + ACTIVE] == 0:
-        sf[e * SF + CONTEXT_SUM] = 0.0
+        reqs[r.next].prev = r.prev
+    context = r.context + (s.step - r.started) * pool.per_step
+    s.context_sum -= context
+    s.kv_used -= context
+    s.active -= 1
+    if s.active == 0:
+        s.context_sum = 0.0
 
 
-def stop_early(
-    q: Any, k: Any, si: Any, pf: Any, gi: Any, gap_value: Any, gap_run: Any, e: int, i: int, now: float
-) -> None:
+def stop_early(s: Any, pool: Any, gaps: Any, r: Any, now: float) -> None:
     """Book the tokens a sequence has made when it leaves the batch before its end."""
-    ki, at = i * QI, e * SI
-    made = si[at + STEP] - k[ki + STARTED]
+    made = s.step - r.started
     if made > 0:
-        total = k[ki + DONE] + int(floor(made * pf[si[at + POOL] * PF + PER_STEP]))
-        k[ki + DONE] = total if total < k[ki + OUTPUT] else k[ki + OUTPUT] - 1
-        gap = gap_since(gap_value, gap_run, si, gi, e, k[ki + RUN])
-        if gap > q[i * QF + GAP]:
-            q[i * QF + GAP] = gap
-        q[i * QF + LAST] = now
+        total = r.done + int(floor(made * pool.per_step))
+        r.done = total if total < r.output else r.output - 1
+        note_longest(gaps, s, r)
+        r.last = now
 
 
-def finish_run(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, gf: Any, gi: Any, gap_value: Any, gap_run: Any, e: int, steps: int,
-    now: float,
-) -> None:  # fmt: skip
+def finish_run(reqs: Any, s: Any, pool: Any, gaps: Any, g: Any, steps: int, now: float) -> None:
     """Book `steps` iterations that end now."""
-    at, fa = e * SI, e * SF
-    batch = si[at + ACTIVE]
-    grown = steps * batch * pf[si[at + POOL] * PF + PER_STEP]
-    account(sf, gf, e, sf[fa + START], now, float(batch), sf[fa + KV_USED] + 0.5 * grown)
-    si[at + STEP] += steps
-    sf[fa + CONTEXT_SUM] += grown
-    sf[fa + KV_USED] += grown
+    batch = s.active
+    grown = steps * batch * pool.per_step
+    account(g, s, now, float(batch), s.kv_used + 0.5 * grown)
+    s.step += steps
+    s.context_sum += grown
+    s.kv_used += grown
     if batch > 0:
-        first, last = sf[fa + C0], sf[fa + C0] + (steps - 1) * sf[fa + C1]
-        note_gap(gap_value, gap_run, k, si, gi, e, si[at + RUN_NO], last if last > first else first)
-    si[at + RUN_NO] += 1
-    si[at + STEPS] = 0
+        last = s.c0 + (steps - 1) * s.c1
+        note_gap(gaps, reqs, s, g.gap_size, last if last > s.c0 else s.c0)
+    s.run_no += 1
+    s.steps = 0
 
 
-def end_chunks(q: Any, k: Any, sf: Any, si: Any, pf: Any, e: int, now: float) -> None:
+def end_chunks(reqs: Any, s: Any, pool: Any, now: float) -> None:
     """Advance the prompts that had tokens in the iteration that ends now; whole ones give a token and go decoding."""
-    at, fa = e * SI, e * SF
-    i, before, left = si[at + QUEUE_HEAD], -1, si[at + CHUNKED]
-    while left > 0:
-        ki = i * QI
-        after = k[ki + NEXT]
-        if k[ki + TAKEN] > 0:
-            left -= 1
-            k[ki + PREFILLED] += k[ki + TAKEN]
-            sf[fa + TOKENS] += k[ki + TAKEN]
-            k[ki + TAKEN] = 0
-            if k[ki + PREFILLED] >= k[ki + INPUT] + k[ki + DONE] - k[ki + CACHED_NOW]:
-                if before < 0:
-                    si[at + QUEUE_HEAD] = after
-                else:
-                    k[before * QI + NEXT] = after
-                if after < 0:
-                    si[at + QUEUE_TAIL] = before
-                si[at + QUEUED] -= 1
-                si[at + HALF_DONE] -= 1
-                if q[i * QF + FIRST] < 0.0:
-                    pool = si[at + POOL]
-                    span = now - sf[fa + START]
-                    q[i * QF + DELAY] = pf[pool * PF + EXTRA] + pf[pool * PF + FIRST_STEPS] * span
-                q[i * QF + PASS_END] = now
-                emit(q, i, now)
-                k[ki + DONE] += 1
-                # The token just made takes a place in the cache too.
-                sf[fa + KV_USED] += 1.0
-                if k[ki + DONE] >= k[ki + OUTPUT]:
-                    k[ki + STATUS] = FINISHED
-                    sf[fa + KV_USED] -= k[ki + INPUT] + k[ki + DONE]
-                    si[at + ASSIGNED] -= 1
-                else:
-                    activate(q, k, sf, si, pf, e, i, now)
+    i, before = s.queue_head, -1
+    while s.chunked > 0:
+        r = reqs[i]
+        after = r.next
+        whole = False
+        if r.taken > 0:
+            s.chunked -= 1
+            r.prefilled += r.taken
+            s.tokens += r.taken
+            r.taken = 0
+            whole = r.prefilled >= r.input + r.done - r.cached_now
+        if whole:
+            if before < 0:
+                s.queue_head = after
             else:
-                before = i
+                reqs[before].next = after
+            if after < 0:
+                s.queue_tail = before
+            s.queued -= 1
+            s.half_done -= 1
+            if r.first < 0.0:
+                r.delay = pool.extra + pool.first_steps * (now - s.start)
+            r.pass_end = now
+            emit(r, now)
+            r.done += 1
+            # The token just made takes a place in the cache too.
+            s.kv_used += 1.0
+            if r.done >= r.output:
+                r.status = FINISHED
+                s.kv_used -= r.input + r.done
+                s.assigned -= 1
+            else:
+                activate(reqs, s, pool, i, now)
         else:
             before = i
         i = after
-    si[at + CHUNKED] = 0
 
 
-def preempt(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, gi: Any, gap_value: Any, gap_run: Any, e: int, now: float
-) -> None:
+def preempt(reqs: Any, s: Any, pool: Any, gaps: Any, now: float) -> None:
     """Drop the cache of the youngest sequence; its prompt and tokens are computed again when there is room."""
-    at = e * SI
-    i = si[at + ACTIVE_TAIL]
-    ki = i * QI
-    deactivate(k, sf, si, pf, e, i)
-    stop_early(q, k, si, pf, gi, gap_value, gap_run, e, i, now)
-    k[ki + PREEMPTED] += 1
-    k[ki + PREFILLED], k[ki + TAKEN], k[ki + CACHED_NOW], k[ki + RESERVED] = 0, 0, 0, 0
-    k[ki + NEXT] = si[at + QUEUE_HEAD]
-    si[at + QUEUE_HEAD] = i
-    if si[at + QUEUE_TAIL] < 0:
-        si[at + QUEUE_TAIL] = i
-    si[at + QUEUED] += 1
+    i = s.active_tail
+    r = reqs[i]
+    deactivate(reqs, s, pool, r)
+    stop_early(s, pool, gaps, r, now)
+    r.preempted += 1
+    r.prefilled, r.taken, r.cached_now, r.reserved = 0, 0, 0, 0
+    r.next = s.queue_head
+    s.queue_head = i
+    if s.queue_tail < 0:
+        s.queue_tail = i
+    s.queued += 1
     # Rare enough to rebuild the heap of what is left.
-    root, j = -1, si[at + ACTIVE_HEAD]
-    while j >= 0:
-        k[j * QI + LEFT], k[j * QI + RIGHT] = -1, -1
-        root = meld(k, root, j)
-        j = k[j * QI + NEXT]
-    si[at + ROOT] = root
+    s.root = -1
+    i = s.active_head
+    while i >= 0:
+        r = reqs[i]
+        r.left, r.right = -1, -1
+        s.root = meld(reqs, s.root, i)
+        i = r.next
 
 
-def plan_chunks(q: Any, k: Any, sf: Any, si: Any, pf: Any, e: int, now: float) -> float:
+def plan_chunks(reqs: Any, s: Any, pool: Any, tab: Any, now: float) -> float:
     """Fill the iteration with prompt tokens, first come first served; returns the time they add."""
-    at, fa, pa = e * SI, e * SF, si[e * SI + POOL] * PF
-    room = int(pf[pa + BUDGET]) - si[at + ACTIVE]
-    growth = pf[pa + HEADROOM]
-    extra, blocked, seen = 0.0, False, 0
-    known = si[at + HALF_DONE]
-    i = si[at + QUEUE_HEAD]
+    room = int(pool.budget) - s.active
+    extra, blocked, seen, known = 0.0, False, 0, s.half_done
+    i = s.queue_head
     while i >= 0 and room > 0 and not (blocked and seen >= known):
-        ki = i * QI
-        whole = k[ki + INPUT] + k[ki + DONE]
-        if k[ki + RESERVED] == 1:
+        r = reqs[i]
+        whole = r.input + r.done
+        if r.reserved == 1:
             seen += 1
         elif not blocked:
-            places = si[at + ACTIVE] + si[at + HALF_DONE] + 1
-            if places > pf[pa + MAX_ACTIVE] or sf[fa + KV_USED] + whole + places * growth > pf[pa + KV_CAP]:
-                # Alone, a request that fits at all must be let in, whatever growth was to be kept free.
-                if places > 1 or sf[fa + KV_USED] > 0.0:
-                    blocked = True
-            if not blocked:
-                k[ki + RESERVED] = 1
-                q[i * QF + PASS_START] = now
-                sf[fa + KV_USED] += whole
-                si[at + HALF_DONE] += 1
+            places = s.active + s.half_done + 1
+            crowded = s.kv_used + whole + places * pool.headroom > pool.kv_cap
+            if places > pool.max_active or (crowded and s.kv_used > 0.0):
+                # Nobody overtakes, but prompts begun before go on.
+                blocked = True
+            else:
+                r.reserved = 1
+                r.pass_start = now
+                s.kv_used += whole
+                s.half_done += 1
                 seen += 1
                 known += 1
-        if k[ki + RESERVED] == 1:
-            past = k[ki + CACHED_NOW] + k[ki + PREFILLED]
+        if r.reserved == 1:
+            past = r.cached_now + r.prefilled
             use = whole - past
-            if use > room:
-                use = room
             # A prompt that is cached whole still needs its last token.
-            k[ki + TAKEN] = use if use > 0 else 1
-            extra += pf[pa + PASS_B] * use + pf[pa + PASS_C] * (use * (past + 0.5 * use))
-            room -= k[ki + TAKEN]
-            si[at + CHUNKED] += 1
-        i = k[ki + NEXT]
-    return float(extra)
+            use = 1 if use < 1 else use
+            use = room if use > room else use
+            r.taken = use
+            extra += work_s(tab, pool, use, past)
+            room -= use
+            s.chunked += 1
+        i = r.next
+    return extra
 
 
 def boundary(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gf: Any, gi: Any, tab: Any, route: Any, links: Any,
-    tree: Any, when: Any, times: Any, loads: Any, gap_value: Any, gap_run: Any, e: int, now: float,
+    reqs: Any, servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, gaps: Any, tab: Any, g: Any,
+    e: int, now: float,
 ) -> None:  # fmt: skip
     """End of a run: sequences leave, others join, and the next run is laid out."""
-    at, fa, pool = e * SI, e * SF, si[e * SI + POOL]
-    pa, ia = pool * PF, pool * PI
-    if si[at + STEPS] > 0:
-        finish_run(q, k, sf, si, pf, gf, gi, gap_value, gap_run, e, si[at + STEPS], now)
-    i = si[at + ROOT]
-    while i >= 0 and k[i * QI + FINISH] <= si[at + STEP]:
-        ki = i * QI
-        si[at + ROOT] = meld(k, k[ki + LEFT], k[ki + RIGHT])
-        deactivate(k, sf, si, pf, e, i)
-        gap = gap_since(gap_value, gap_run, si, gi, e, k[ki + RUN])
-        if gap > q[i * QF + GAP]:
-            q[i * QF + GAP] = gap
-        q[i * QF + LAST] = now
-        k[ki + STATUS], k[ki + DONE] = FINISHED, k[ki + OUTPUT]
-        si[at + ASSIGNED] -= 1
-        i = si[at + ROOT]
-    if si[at + CHUNKED] > 0:
-        end_chunks(q, k, sf, si, pf, e, now)
-    # Sequences whose cache has landed join while there are places and memory. Preempted ones wait for room longer.
-    i = si[at + WAIT_HEAD]
-    while i >= 0 and si[at + ACTIVE] + si[at + HALF_DONE] < pf[pa + MAX_ACTIVE]:
-        ki = i * QI
-        need = k[ki + INPUT] + k[ki + DONE]
-        if k[ki + RESERVED] == 0:
-            crowded = sf[fa + KV_USED] + need + (si[at + ACTIVE] + 1) * pf[pa + HEADROOM] > pf[pa + KV_CAP]
-            if crowded and sf[fa + KV_USED] > 0.0:
+    s = servers[e]
+    pool = pools[s.pool]
+    if s.steps > 0:
+        finish_run(reqs, s, pool, gaps, g, s.steps, now)
+    while s.root >= 0 and reqs[s.root].finish <= s.step:
+        r = reqs[s.root]
+        s.root = meld(reqs, r.left, r.right)
+        deactivate(reqs, s, pool, r)
+        note_longest(gaps, s, r)
+        r.last = now
+        r.status, r.done = FINISHED, r.output
+        s.assigned -= 1
+    if s.chunked > 0:
+        end_chunks(reqs, s, pool, now)
+    # Sequences whose cache has landed join while there are places and memory.
+    while s.wait_head >= 0 and s.active + s.half_done < pool.max_active:
+        i = s.wait_head
+        r = reqs[i]
+        if r.reserved == 0:
+            need = r.input + r.done
+            if s.kv_used > 0.0 and s.kv_used + need + (s.active + 1) * pool.headroom > pool.kv_cap:
                 break
-            sf[fa + KV_USED] += need
-            sf[fa + STAGED] -= need
-        take_first(k, si, at, WAIT_HEAD, WAIT_TAIL)
-        k[ki + RESERVED] = 0
-        if pi[ia + FIRST_AT] == 0:
-            emit(q, i, now)
-        activate(q, k, sf, si, pf, e, i, now)
-        i = si[at + WAIT_HEAD]
-    while si[at + ACTIVE] > 0 and sf[fa + KV_USED] + si[at + ACTIVE] * pf[pa + PER_STEP] > pf[pa + KV_CAP] + 1e-6:
-        preempt(q, k, sf, si, pf, gi, gap_value, gap_run, e, now)
-    extra = 0.0
-    if si[at + QUEUE_HEAD] >= 0:
-        extra = plan_chunks(q, k, sf, si, pf, e, now)
+            s.kv_used += need
+            s.staged -= need
+        r.reserved = 0
+        s.wait_head = r.next
+        if r.next < 0:
+            s.wait_tail = -1
+        if pool.first_at == 0:
+            emit(r, now)
+        activate(reqs, s, pool, i, now)
+    while s.active > 0 and s.kv_used + s.active * pool.per_step > pool.kv_cap + 1e-6:
+        preempt(reqs, s, pool, gaps, now)
+    c0, c1, steps, extra = 0.0, 0.0, 1, 0.0
+    if s.queue_head >= 0:
+        extra = plan_chunks(reqs, s, pool, tab, now)
     # Caches kept back at their senders follow as memory frees up.
-    i = si[at + HOLD_HEAD]
-    while i >= 0 and find_room(k, sf, si, pf, e, pool, i):
-        take_first(k, si, at, HOLD_HEAD, HOLD_TAIL)
-        transfer(q, k, sf, si, pf, pi, gi, route, links, tree, when, times, loads, i, now)
-        i = si[at + HOLD_HEAD]
-    batch = si[at + ACTIVE]
-    sf[fa + START] = now
-    if batch == 0 and si[at + CHUNKED] == 0:
-        reschedule(tree, when, gi[TREE], e, INF)
+    while s.hold_head >= 0 and find_room(s, pool, reqs[s.hold_head]):
+        i = s.hold_head
+        r = reqs[i]
+        s.hold_head = r.next
+        transfer(servers, pools, links, flows, times, tree, pending, g, r, i, now)
+    s.start = now
+    if s.active == 0 and s.chunked == 0:
+        reschedule(times, tree, g.tree, e, INF)
         return
-    growth = pf[pa + PER_STEP]
-    context = sf[fa + CONTEXT_SUM] / batch if batch > 0 else 0.0
-    c0, slope, edge = line(tab, pi[ia + TABLE], pi[ia + ROWS], pi[ia + COLS], float(batch), context)
-    steps = 1
-    c1 = 0.0
-    if si[at + CHUNKED] > 0:
+    context = s.context_sum / s.active if s.active > 0 else 0.0
+    c0, slope, edge = line(tab, pool, float(s.active), context)
+    if s.chunked > 0:
         c0 += extra
     else:
-        c1 = slope * growth
-        steps = k[si[at + ROOT] * QI + FINISH] - si[at + STEP]
-        most = (pf[pa + KV_CAP] + 1e-6 - sf[fa + KV_USED]) / (batch * growth)
+        c1 = slope * pool.per_step
+        # As far as nothing changes: until the first sequence ends, memory is full, or the table bends.
+        steps = reqs[s.root].finish - s.step
+        most = (pool.kv_cap + 1e-6 - s.kv_used) / (s.active * pool.per_step)
+        inside = (edge - context) / pool.per_step + 1.0
+        most = inside if inside < most else most
         if most < steps:
             steps = int(floor(most))
-        inside = (edge - context) / growth + 1.0
-        if inside < steps:
-            steps = int(floor(inside))
         if steps < 1:
             steps = 1
-    sf[fa + C0], sf[fa + C1], si[at + STEPS] = c0, c1, steps
+    s.c0, s.c1, s.steps = c0, c1, steps
     # The newcomers' first step: its wait counts as a gap, and the first token's way out is measured in steps.
-    i = si[at + ACTIVE_TAIL]
-    while i >= 0 and k[i * QI + RUN] == si[at + RUN_NO]:
-        qi = i * QF
-        gap = now + c0 - q[qi + LAST]
-        if gap > q[qi + GAP]:
-            q[qi + GAP] = gap
-        if q[qi + JOINED] >= 0.0 and k[i * QI + DONE] == 1:
-            q[qi + DELAY] += pf[pa + EXTRA] + (pf[pa + FIRST_STEPS] * c0 if pi[ia + FIRST_AT] == 0 else 0.0)
-        i = k[i * QI + PREV]
-    reschedule(tree, when, gi[TREE], e, now + elapsed(c0, c1, steps))
+    i = s.active_tail
+    while i >= 0 and reqs[i].run == s.run_no:
+        r = reqs[i]
+        if now + c0 - r.last > r.gap:
+            r.gap = now + c0 - r.last
+        if r.landed >= 0.0 and r.done == 1:
+            r.delay += pool.extra
+            if pool.first_at == 0:
+                r.delay += pool.first_steps * c0
+        i = r.prev
+    reschedule(times, tree, g.tree, e, now + elapsed(c0, c1, steps))
 
 
 # --- failures ------------------------------------------------------------------------------------------------------
 
 
 def fail(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gf: Any, gi: Any, tree: Any, when: Any, times: Any, loads: Any,
-    gap_value: Any, gap_run: Any, s: int, now: float,
-) -> None:  # fmt: skip
+    reqs: Any, servers: Any, pools: Any, times: Any, tree: Any, pending: Any, gaps: Any, g: Any, j: int, now: float
+) -> None:
     """A server is lost with everything on it; requests in transfer to or from it notice when they land."""
-    at, fa, pool = s * SI, s * SF, si[s * SI + POOL]
-    if si[at + ALIVE] == 0:
+    s = servers[j]
+    pool = pools[s.pool]
+    shared = pool.engine == 0 and pool.router == CENTRAL
+    if s.alive == 0:
         return
-    si[at + ALIVE] = 0
-    if pi[pool * PI + ENGINE] == 0:
-        if si[at + ACTIVE] > 0:
-            account(sf, gf, s, sf[fa + START], now, float(si[at + ACTIVE]), sf[fa + HELD])
-        shared = pi[pool * PI + ROUTER] == CENTRAL
-    else:
-        shared = False
-        if si[at + STEPS] > 0:
-            past = now - sf[fa + START]
-            n = steps_to(sf[fa + C0], sf[fa + C1], past, si[at + STEPS])
-            if elapsed(sf[fa + C0], sf[fa + C1], n) > past:
-                n -= 1
-            end = sf[fa + START] + elapsed(sf[fa + C0], sf[fa + C1], n)
-            if n > 0:
-                finish_run(q, k, sf, si, pf, gf, gi, gap_value, gap_run, s, n, end)
-            i = si[at + ACTIVE_HEAD]
-            while i >= 0:
-                stop_early(q, k, si, pf, gi, gap_value, gap_run, s, i, end)
-                i = k[i * QI + NEXT]
-    for kind in range(5):
-        head = PASS_HEAD
-        if kind == 1:
-            head = QUEUE_HEAD
-        elif kind == 2:
-            head = WAIT_HEAD
-        elif kind == 3:
-            head = HOLD_HEAD
-        elif kind == 4:
-            head = ACTIVE_HEAD
-        if kind == 1 and shared:
-            continue
-        i = si[at + head]
-        si[at + head] = -1
+    s.alive = 0
+    if pool.engine == 0 and s.active > 0:
+        account(g, s, now, float(s.active), s.held)
+    if s.steps > 0:
+        n = steps_to(s.c0, s.c1, now - s.start, s.steps)
+        if elapsed(s.c0, s.c1, n) > now - s.start:
+            n -= 1
+        end = s.start + elapsed(s.c0, s.c1, n)
+        if n > 0:
+            finish_run(reqs, s, pool, gaps, g, n, end)
+        i = s.active_head
         while i >= 0:
-            after = k[i * QI + NEXT]
-            if kind == 3:
-                # Its cache is still at the sender: landing nowhere makes the sender let go of it.
-                later(gi, tree, when, times, loads, now, 2 * i)
+            stop_early(s, pool, gaps, reqs[i], end)
+            i = reqs[i].next
+    for kind in range(5):
+        i = -1
+        if kind == 0:
+            # Caches still at their senders: landing nowhere makes the sender let go of them.
+            i = s.hold_head
+        elif kind == 1:
+            i = s.active_head if pool.engine == 1 else s.pass_head
+        elif kind == 2:
+            i = s.wait_head
+        elif kind == 3 and not shared:
+            i = s.queue_head
+        while i >= 0:
+            r = reqs[i]
+            after = r.next
+            if kind == 0:
+                later(pending, times, tree, g, now, 2 * i)
             else:
-                give_up(q, k, gi, tree, when, times, loads, i, now)
+                give_up(pending, times, tree, g, r, i, now)
             i = after
-    si[at + AGE] += 1
+    s.age += 1
     if not shared:
-        si[at + QUEUE_TAIL], si[at + QUEUED], sf[fa + QUEUED_WORK] = -1, 0, 0.0
-    si[at + WAIT_TAIL], si[at + HOLD_TAIL], si[at + ACTIVE_TAIL], si[at + ROOT] = -1, -1, -1, -1
-    si[at + ACTIVE], si[at + STEPS], si[at + CHUNKED], si[at + HALF_DONE] = 0, 0, 0, 0
-    si[at + ASSIGNED], si[at + GAPS] = 0, 0
-    sf[fa + CONTEXT_SUM], sf[fa + KV_USED], sf[fa + STAGED], sf[fa + HELD] = 0.0, 0.0, 0.0, 0.0
-    sf[fa + NIC_FREE] = 0.0
-    reschedule(tree, when, gi[TREE], s, INF)
+        s.queue_head, s.queue_tail, s.queued, s.queued_work = -1, -1, 0, 0.0
+    s.pass_head, s.wait_head, s.wait_tail, s.hold_head, s.active_head, s.active_tail = -1, -1, -1, -1, -1, -1
+    s.root, s.active, s.steps, s.chunked, s.half_done, s.assigned, s.gaps = -1, 0, 0, 0, 0, 0, 0
+    s.context_sum, s.kv_used, s.staged, s.held, s.nic_free = 0.0, 0.0, 0.0, 0.0, 0.0
+    reschedule(times, tree, g.tree, j, INF)
 
 
 # --- the loop ------------------------------------------------------------------------------------------------------
 
 
 def run_events(
-    q: Any, k: Any, sf: Any, si: Any, pf: Any, pi: Any, gf: Any, gi: Any, tab: Any, share: Any, route: Any, links: Any,
-    home: Any, tree: Any, when: Any, times: Any, loads: Any, gap_value: Any, gap_run: Any, fail_time: Any,
-    fail_server: Any, fail_back: Any, scratch: Any, until: int,
-) -> bool:  # fmt: skip
-    """Work through events until `until` requests have arrived or all is done; True if there is more to do."""
-    servers, size, events = gi[N_SERVERS], gi[TREE], 0
+    reqs: Any, servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, gaps: Any, failures: Any,
+    ranks: Any, home: Any, tab: Any, settings: Any, until: int,
+) -> None:  # fmt: skip
+    """Work through events until `until` requests have arrived, or all is done, or the horizon is reached."""
+    g = settings[0]
     while True:
         slot = tree[1]
-        now = when[slot]
-        if not now <= gf[HORIZON] or now == INF:
-            gi[EVENTS] += events
-            return False
-        events += 1
-        gf[NOW] = now
-        if slot < servers:
-            if pi[si[slot * SI + POOL] * PI + ENGINE] == 1:
-                boundary(
-                    q, k, sf, si, pf, pi, gf, gi, tab, route, links, tree, when, times, loads, gap_value, gap_run,
-                    slot, now,
-                )  # fmt: skip
+        now = times[slot]
+        if now > g.horizon or now == INF:
+            return
+        g.events += 1
+        if slot < g.servers:
+            if pools[servers[slot].pool].engine == 1:
+                boundary(reqs, servers, pools, links, flows, times, tree, pending, gaps, tab, g, slot, now)
             else:
                 end_pass(
-                    q, k, sf, si, pf, pi, gf, gi, tab, share, route, links, home, tree, when, times, loads, scratch,
-                    slot, now,
+                    reqs, servers, pools, links, flows, times, tree, pending, ranks, home, tab, g, slot, now
                 )  # fmt: skip
-        elif slot == servers:
-            i = gi[NEXT_ARRIVAL]
-            gi[NEXT_ARRIVAL] = i + 1
-            reschedule(tree, when, size, slot, q[(i + 1) * QF + ARRIVAL] if i + 1 < gi[N_REQ] else INF)
-            enter(q, k, sf, si, pf, pi, gf, gi, tab, share, home, tree, when, scratch, i, now)
-            if i + 1 >= until:
-                gi[EVENTS] += events
-                return True
-        elif slot == servers + 1:
-            load = loads[0]
-            pop(times, loads, gi[PENDING])
-            gi[PENDING] -= 1
-            reschedule(tree, when, size, slot, times[0] if gi[PENDING] > 0 else INF)
+        elif slot == g.servers:
+            i = g.next_arrival
+            if i >= until:
+                return
+            g.next_arrival = i + 1
+            reschedule(times, tree, g.tree, slot, reqs[i + 1].arrival if i + 1 < g.requests else INF)
+            enter(reqs, servers, pools, flows, times, tree, ranks, home, tab, g, i, now)
+        elif slot == g.servers + 1:
+            load = take_pending(pending, times, tree, g)
+            i = load // 2
             if load % 2 == 0:
-                land(q, k, sf, si, pf, pi, gi, tab, tree, when, times, loads, scratch, load // 2, now)
+                land(reqs, servers, pools, times, tree, pending, ranks, tab, g, i, now)
             else:
-                i = load // 2
                 # A fresh random number, or the retries of one request would all take the same way.
-                mixed = q[i * QF + DRAW] * 7919.0 + 0.6180339887498949
-                q[i * QF + DRAW] = mixed - floor(mixed)
-                enter(q, k, sf, si, pf, pi, gf, gi, tab, share, home, tree, when, scratch, i, now)
+                mixed = reqs[i].draw * 7919.0 + 0.6180339887498949
+                reqs[i].draw = mixed - floor(mixed)
+                enter(reqs, servers, pools, flows, times, tree, ranks, home, tab, g, i, now)
         else:
-            j = gi[NEXT_FAIL]
-            gi[NEXT_FAIL] = j + 1
-            reschedule(tree, when, size, slot, fail_time[j + 1] if j + 1 < gi[N_FAIL] else INF)
-            s = fail_server[j]
-            if fail_back[j] == 0:
-                fail(q, k, sf, si, pf, pi, gf, gi, tree, when, times, loads, gap_value, gap_run, s, now)
-            elif si[s * SI + ALIVE] == 0:
-                si[s * SI + ALIVE] = 1
-                if pi[si[s * SI + POOL] * PI + ENGINE] == 0:
-                    start_pass(q, k, sf, si, pf, pi, gi, tab, tree, when, scratch, s, now)
+            event = failures[g.next_failure]
+            g.next_failure += 1
+            reschedule(times, tree, g.tree, slot, failures[g.next_failure].time if g.next_failure < g.failures else INF)
+            s = servers[event.server]
+            if event.back == 0:
+                fail(reqs, servers, pools, times, tree, pending, gaps, g, event.server, now)
+            elif s.alive == 0:
+                s.alive = 1
+                if pools[s.pool].engine == 0:
+                    start_pass(reqs, servers, pools[s.pool], times, tree, ranks, tab, g, event.server, now)
 
 
 ORDER = (
-    reschedule, push, pop, meld, append, take_first, cell, blend, line, elapsed, steps_to, work_s, note_gap, gap_since,
-    account, load_of, alive, choose_pool, choose_server, poke, start_pass, enter, emit, later, find_room, transfer,
-    send, end_pass, give_up, land, activate, deactivate, stop_early, finish_run, end_chunks, preempt, plan_chunks,
-    boundary, fail, run_events,
+    reschedule, later, take_pending, meld, cell, line, elapsed, steps_to, work_s, note_gap, note_longest, account,
+    alive, choose_pool, choose_server, poke, start_pass, enter, emit, find_room, transfer, send, end_pass, give_up, land,
+    activate, deactivate, stop_early, finish_run, end_chunks, preempt, plan_chunks, boundary, fail, run_events,
 )  # fmt: skip
 """Every function, each after those it calls: the order in which they are compiled."""

@@ -5,6 +5,7 @@ Imported only when a simulation asks for it. Compiling takes a few seconds once;
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -12,7 +13,7 @@ import numba
 
 from pdplan.simulate import kernel
 
-__all__ = ["run_events"]
+__all__ = ["is_compiled", "run_events"]
 
 
 def _compiled() -> dict[str, Any]:
@@ -20,12 +21,20 @@ def _compiled() -> dict[str, Any]:
     space: dict[str, Any] = {**vars(kernel), "__name__": __name__}
     for plain in kernel.ORDER:
         twin = FunctionType(plain.__code__, space, plain.__name__)
-        # Without fastmath every operation rounds as Python's does, so both ways agree to the last bit.
-        inner = plain is not kernel.run_events
-        space[plain.__name__] = numba.njit(
-            cache=not inner, error_model="numpy", no_cpython_wrapper=inner, no_cfunc_wrapper=True
-        )(twin)
+        outer = plain is kernel.run_events
+        # Without fastmath every operation rounds as Python's does, so both ways agree to the last bit. Only the outer
+        # function is called from Python, so only it needs a way in and a copy on disk.
+        compile_ = numba.njit(cache=outer, error_model="numpy", no_cpython_wrapper=not outer, no_cfunc_wrapper=True)
+        space[plain.__name__] = compile_(twin)
     return space
 
 
 run_events = _compiled()["run_events"]
+
+
+def is_compiled() -> bool:
+    """Whether a compiled loop is on disk (perhaps of an older version, which will be compiled again)."""
+    if run_events.signatures:
+        return True
+    name = f"{Path(kernel.__file__).stem}.{run_events.__name__}-*.nbi"
+    return any(Path(run_events.stats.cache_path).glob(name))

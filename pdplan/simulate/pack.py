@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pdplan.simulate import kernel as kn
+from pdplan.simulate import records as rec
 from pdplan.simulate.fleet import ROUTERS, ColocatedPool, DecodePool, PrefillPool, SimFleet, SimOptions, SimRequests
 
 __all__ = ["Packed", "checked_requests", "pack"]
@@ -22,48 +20,26 @@ _UNLIMITED = 1e15
 
 @dataclass(slots=True, kw_only=True)
 class Packed:
-    """Arguments of :func:`pdplan.simulate.kernel.run_events` by name, in order."""
+    """Arguments of :func:`pdplan.simulate.kernel.run_events` but the last, in order."""
 
-    q: Any
-    k: Any
-    sf: Any
-    si: Any
-    pf: Any
-    pi: Any
-    gf: Any
-    gi: Any
-    tab: Any
-    share: Any
-    route: Any
-    links: Any
-    home: Any
-    tree: Any
-    when: Any
-    times: Any
-    loads: Any
-    gap_value: Any
-    gap_run: Any
-    fail_time: Any
-    fail_server: Any
-    fail_back: Any
-    scratch: Any
+    reqs: NDArray[Any]
+    servers: NDArray[Any]
+    pools: NDArray[Any]
+    links: NDArray[Any]
+    flows: NDArray[Any]
+    times: NDArray[np.float64]
+    tree: NDArray[np.int64]
+    pending: NDArray[Any]
+    gaps: NDArray[Any]
+    failures: NDArray[Any]
+    ranks: NDArray[Any]
+    home: NDArray[np.int64]
+    tab: NDArray[np.float64]
+    settings: NDArray[Any]
 
     def arguments(self) -> list[Any]:
         """In the order of the signature."""
         return [getattr(self, name) for name in self.__slots__]
-
-    def for_python(self) -> Packed:
-        """Containers that plain Python reads fast: arrays where there are many entries, lists elsewhere."""
-        out = {}
-        for name in self.__slots__:
-            values = getattr(self, name)
-            if name in ("q", "k", "times", "loads"):
-                fast = array("d" if values.dtype == np.float64 else "q")
-                fast.frombytes(memoryview(values).cast("B"))
-                out[name] = fast
-            else:
-                out[name] = values.tolist()
-        return Packed(**out)
 
 
 def _whole(name: str, values: Any, n: int, least: int, faults: list[str]) -> NDArray[np.int64]:
@@ -118,191 +94,203 @@ def _grid(name: str, what: str, x: Any, y: Any, z: Any, faults: list[str]) -> tu
     return [*rows, *cols, *values.ravel()], len(rows), len(cols)
 
 
-def _pool_records(
-    fleet: SimFleet, faults: list[str]
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+def _pool_records(fleet: SimFleet, faults: list[str]) -> tuple[NDArray[Any], NDArray[np.float64]]:
     pools = fleet.pools()
-    pf, pi = np.zeros((len(pools), kn.PF)), np.zeros((len(pools), kn.PI), dtype=np.int64)
+    records = np.zeros(len(pools), dtype=rec.POOL)
     tab: list[float] = []
-    owner: list[int] = []
+    first = 0
     for p, pool in enumerate(pools):
-        f, i = pf[p], pi[p]
+        row = records[p]
         if pool.replicas < 1:
             faults.append(f"pool {pool.name!r} has {pool.replicas} replicas; one or more is accepted")
-        i[kn.FROM], i[kn.COUNT], i[kn.ROUTER] = len(owner), pool.replicas, ROUTERS.index(pool.router)
-        owner += [p] * pool.replicas
-        i[kn.TABLE] = len(tab)
-        f[kn.KV_CAP] = pool.kv_tokens
+        row["first"], row["count"], row["router"] = first, pool.replicas, ROUTERS.index(pool.router)
+        first += max(pool.replicas, 0)
+        row["table"], row["kv_cap"] = len(tab), pool.kv_tokens
         if isinstance(pool, PrefillPool):
-            f[kn.PASS_A], f[kn.PASS_B], f[kn.PASS_C] = pool.fixed_s, pool.per_token_s, pool.per_token2_s
-            f[kn.BUDGET], f[kn.HOT], f[kn.EXTRA] = pool.token_budget, pool.hot_frac, pool.overhead_s
-            f[kn.NIC], f[kn.BYTES_PER_TOKEN] = pool.nic_bytes_per_s, pool.kv_bytes_per_token
-            f[kn.FIXED_BYTES], f[kn.HANDSHAKE], f[kn.LAYERS] = pool.kv_fixed_bytes, pool.handshake_s, pool.overlap_layers
-            i[kn.PASS_LIMIT], i[kn.RANKS], i[kn.STAGES] = pool.max_requests, pool.ranks, pool.pipeline_stages
-            i[kn.MAX_QUEUE] = pool.max_queue
-            if min(pool.max_requests, pool.ranks, pool.pipeline_stages) < 1 or pool.token_budget < 1:
-                faults.append(
-                    f"pool {pool.name!r}: max_requests, ranks, pipeline_stages and token_budget must be at least 1"
-                )
-            if pool.nic_bytes_per_s <= 0 or min(pool.fixed_s, pool.per_token_s, pool.per_token2_s) < 0:
-                faults.append(f"pool {pool.name!r}: times must not be negative and nic_bytes_per_s must be positive")
-            if pool.table is not None:
-                x, y, z = pool.table
-                more, i[kn.ROWS], i[kn.COLS] = _grid(
-                    pool.name, "table", x, y, np.asarray(z, dtype=np.float64) - pool.fixed_s, faults
-                )
-                tab += more
-            continue
-        i[kn.ENGINE] = 1
-        f[kn.PASS_B], f[kn.PASS_C] = pool.prefill_per_token_s, pool.prefill_per_token2_s
-        f[kn.BUDGET] = min(pool.chunk_tokens, _UNLIMITED)
-        f[kn.MAX_ACTIVE], f[kn.PER_STEP], f[kn.EXTRA] = pool.max_sequences, pool.tokens_per_step, pool.first_token_extra_s
-        f[kn.FIRST_STEPS], f[kn.HEADROOM] = pool.first_token_steps, max(pool.headroom_tokens, pool.tokens_per_step)
-        f[kn.STAGING] = -1.0 if pool.staging_tokens is None else pool.staging_tokens
-        i[kn.HOLDS_PREFIX], i[kn.FIRST_AT] = pool.holds_prefix, pool.first_token_at == "prefill"
-        if isinstance(pool, ColocatedPool):
-            i[kn.MAX_QUEUE] = pool.max_queue
-        if pool.tokens_per_step <= 0 or pool.max_sequences < 1 or pool.chunk_tokens < 1:
+            tab += _prefill_record(pool, row, faults)
+        else:
+            tab += _engine_record(pool, row, faults)
+    return records, np.array(tab or [0.0])
+
+
+def _prefill_record(pool: PrefillPool, row: Any, faults: list[str]) -> list[float]:
+    for field, value in (
+        ("pass_a", pool.fixed_s), ("pass_b", pool.per_token_s), ("pass_c", pool.per_token2_s), ("hot", pool.hot_frac),
+        ("budget", pool.token_budget), ("extra", pool.overhead_s), ("nic", pool.nic_bytes_per_s),
+        ("bytes_per_token", pool.kv_bytes_per_token), ("fixed_bytes", pool.kv_fixed_bytes),
+        ("handshake", pool.handshake_s), ("layers", pool.overlap_layers), ("pass_limit", pool.max_requests),
+        ("ranks", pool.ranks), ("stages", pool.pipeline_stages), ("max_queue", pool.max_queue),
+    ):  # fmt: skip
+        row[field] = value
+    if min(pool.max_requests, pool.ranks, pool.pipeline_stages) < 1 or not pool.token_budget >= 1:
+        faults.append(f"pool {pool.name!r}: max_requests, ranks, pipeline_stages and token_budget must be at least 1")
+    times = (pool.fixed_s, pool.per_token_s, pool.per_token2_s, pool.overhead_s, pool.handshake_s)
+    if not (min(times) >= 0 and pool.nic_bytes_per_s > 0 and 0 <= pool.hot_frac <= 1):
+        faults.append(
+            f"pool {pool.name!r}: times must not be negative, nic_bytes_per_s must be positive, hot_frac between 0 and 1"
+        )
+    if pool.table is None:
+        return []
+    x, y, z = pool.table
+    tab, row["rows"], row["cols"] = _grid(
+        pool.name, "table", x, y, np.asarray(z, dtype=np.float64) - pool.fixed_s, faults
+    )
+    return tab
+
+
+def _engine_record(pool: DecodePool, row: Any, faults: list[str]) -> list[float]:
+    for field, value in (
+        ("engine", 1), ("pass_b", pool.prefill_per_token_s), ("pass_c", pool.prefill_per_token2_s),
+        ("budget", min(pool.chunk_tokens, _UNLIMITED)), ("max_active", pool.max_sequences),
+        ("per_step", pool.tokens_per_step), ("extra", pool.first_token_extra_s),
+        ("first_steps", pool.first_token_steps), ("headroom", max(pool.headroom_tokens, pool.tokens_per_step)),
+        ("staging", -1.0 if pool.staging_tokens is None else pool.staging_tokens),
+        ("holds_prefix", pool.holds_prefix), ("first_at", pool.first_token_at == "prefill"),
+        ("max_queue", pool.max_queue if isinstance(pool, ColocatedPool) else 0),
+    ):  # fmt: skip
+        row[field] = value
+    if not (pool.tokens_per_step > 0 and pool.max_sequences >= 1 and pool.chunk_tokens >= 1):
+        faults.append(f"pool {pool.name!r}: tokens_per_step must be positive, max_sequences and chunk_tokens at least 1")
+    if not min(pool.prefill_per_token_s, pool.prefill_per_token2_s, pool.first_token_extra_s, pool.first_token_steps) >= 0:
+        faults.append(f"pool {pool.name!r}: times must not be negative")
+    steps = np.asarray(pool.step_s, dtype=np.float64)
+    if not np.all(steps > 0):
+        faults.append(f"pool {pool.name!r}: step_s must be positive")
+    tab, row["rows"], row["cols"] = _grid(pool.name, "step_s", pool.batch, pool.context, steps, faults)
+    if row["rows"] > 1:
+        # The first piece is read down to an empty batch (a lone prompt), the last one upwards without end.
+        b = np.asarray(pool.batch, dtype=np.float64)
+        if np.any(steps[0] - b[0] * (steps[1] - steps[0]) / (b[1] - b[0]) <= 0) or np.any(steps[-1] < steps[-2]):
             faults.append(
-                f"pool {pool.name!r}: tokens_per_step must be positive, max_sequences and chunk_tokens at least 1"
+                f"pool {pool.name!r}: step_s must stay positive when its first piece is extended to batch 0, and must not"
+                " fall over its last"
             )
-        steps = np.asarray(pool.step_s, dtype=np.float64)
-        if not np.all(steps > 0):
-            faults.append(f"pool {pool.name!r}: step_s must be positive")
-        more, i[kn.ROWS], i[kn.COLS] = _grid(pool.name, "step_s", pool.batch, pool.context, steps, faults)
-        tab += more
-        if len(more) and i[kn.ROWS] > 1:
-            # The line through the first two batches is read down to an empty batch, beside a lone prompt.
-            b, t = np.asarray(pool.batch, dtype=np.float64), steps
-            if np.any(t[0] - b[0] * (t[1] - t[0]) / (b[1] - b[0]) <= 0) or np.any(t[-1] < t[-2]):
-                faults.append(
-                    f"pool {pool.name!r}: step_s must stay positive when its first piece is extended to batch 0, and"
-                    " must not fall over its last"
-                )
-    return pf, pi, np.array(tab or [0.0]), np.array(owner, dtype=np.int64)
+    return tab
 
 
-def _flows(fleet: SimFleet, faults: list[str]) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+def _flows(fleet: SimFleet, faults: list[str]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Flow records: a row of shares and links for each source pool, and a last one for the arrivals."""
     pools = fleet.pools()
     index = {pool.name: p for p, pool in enumerate(pools)}
     if len(index) < len(pools):
         faults.append("two pools have the same name")
-    n, decode = len(pools), range(len(fleet.prefill), len(fleet.prefill) + len(fleet.decode))
-    share, route = np.zeros((2 * (n + 1), n)), np.full((n, n), -1, dtype=np.int64)
+    n, prefill = len(pools), range(len(fleet.prefill))
+    decode = range(len(prefill), len(prefill) + len(fleet.decode))
+    flows = np.zeros((n + 1, n), dtype=rec.FLOW)
+    flows["link"] = -1
     for p, pool in enumerate(pools):
         if isinstance(pool, PrefillPool | ColocatedPool):
-            share[n, p] = pool.share
-    if not np.any(share[n] > 0) or np.any(share < 0):
+            flows["share"][n, p] = pool.share
+    if not np.any(flows["share"] > 0) or np.any(flows["share"] < 0):
         faults.append("arrivals go nowhere: a prefill or colocated pool with a positive share is needed")
     names = {link.name: j for j, link in enumerate(fleet.links)}
     for flow in fleet.flows:
-        a, b = index.get(flow.source, -1), index.get(flow.target, -1)
-        if a not in range(len(fleet.prefill)) or b not in decode or flow.share < 0:
-            faults.append(
-                f"flow {flow.source!r} -> {flow.target!r}: from a prefill pool to a decode pool, share >= 0, is accepted"
-            )
-            continue
-        share[a, b] = flow.share
-        if flow.link is not None:
-            if flow.link not in names:
-                faults.append(f"flow {flow.source!r} -> {flow.target!r}: there is no link {flow.link!r}")
-            else:
-                route[a, b] = names[flow.link]
-    for a in range(len(fleet.prefill)):
+        a, b, where = index.get(flow.source, -1), index.get(flow.target, -1), f"flow {flow.source!r} -> {flow.target!r}"
+        if a not in prefill or b not in decode or not flow.share >= 0:
+            faults.append(f"{where}: from a prefill pool to a decode pool, share >= 0, is accepted")
+        elif flow.link is not None and flow.link not in names:
+            faults.append(f"{where}: there is no link {flow.link!r}")
+        else:
+            flows[a, b] = flow.share, 0.0, -1 if flow.link is None else names[flow.link]
+    for a in prefill:
         if not fleet.flows:
-            share[a, decode] = [pools[p].replicas for p in decode]
-        if not np.any(share[a] > 0):
+            flows["share"][a, decode] = [pools[p].replicas for p in decode]
+        if not np.any(flows["share"][a] > 0):
             faults.append(f"prefill pool {pools[a].name!r} has nowhere to send: a flow to a decode pool is needed")
-    links = np.zeros((max(len(fleet.links), 1), kn.LF))
+    links = np.zeros(max(len(fleet.links), 1), dtype=rec.LINK)
     for j, link in enumerate(fleet.links):
-        if link.bandwidth_bytes_per_s <= 0 or link.propagation_s < 0:
+        if not (link.bandwidth_bytes_per_s > 0 and link.propagation_s >= 0):
             faults.append(f"link {link.name!r}: a positive bandwidth and a delay that is not negative are accepted")
         links[j] = 0.0, link.bandwidth_bytes_per_s, link.propagation_s
-    return share, route, links
+    return flows.ravel(), links
 
 
-def _failures(fleet: SimFleet, pi: NDArray[np.int64], faults: list[str]) -> list[tuple[float, int, int]]:
+def _failures(fleet: SimFleet, pools: NDArray[Any], faults: list[str]) -> NDArray[Any]:
     index = {pool.name: p for p, pool in enumerate(fleet.pools())}
     events: list[tuple[float, int, int]] = []
     for failure in fleet.failures:
-        p = index.get(failure.pool)
-        good = p is not None and 0 <= failure.replicas <= pi[p, kn.COUNT] and failure.at_s >= 0
-        if not good or (failure.back_s is not None and failure.back_s < failure.at_s):
+        p, good = index.get(failure.pool), False
+        if p is not None:
+            good = 0 <= failure.replicas <= pools[p]["count"] and failure.at_s >= 0
+            good = good and (failure.back_s is None or failure.back_s >= failure.at_s)
+        if p is None or not good:
             faults.append(
                 f"failure of {failure.replicas} replicas of {failure.pool!r} at {failure.at_s} s: a pool of the fleet, at"
                 " most its replicas, and a return after the loss are accepted"
             )
             continue
-        # The last replicas go: the first ones of a pool keep its central queue.
-        last = int(pi[p, kn.FROM] + pi[p, kn.COUNT])
-        for s in range(last - failure.replicas, last):
-            events.append((failure.at_s, 0, s))
+        # The last replicas go: a pool's first one keeps its central queue.
+        last = int(pools[p]["first"] + pools[p]["count"])
+        for j in range(last - failure.replicas, last):
+            events.append((failure.at_s, 0, j))
             if failure.back_s is not None:
-                events.append((failure.back_s, 1, s))
-    return sorted(events)
+                events.append((failure.back_s, 1, j))
+    records = np.zeros(max(len(events), 1), dtype=rec.FAILURE)
+    for at, (time, back, j) in enumerate(sorted(events)):
+        records[at] = time, j, back
+    return records[: len(events)] if events else records[:0]
 
 
 def pack(fleet: SimFleet, requests: dict[str, NDArray[Any]], options: SimOptions) -> Packed:
     """Initial state of a run; a ValueError names every fault of the fleet."""
     faults: list[str] = []
-    pf, pi, tab, owner = _pool_records(fleet, faults)
-    share, route, links = _flows(fleet, faults)
-    failures = _failures(fleet, pi, faults)
+    pools, tab = _pool_records(fleet, faults)
+    flows, links = _flows(fleet, faults)
+    failures = _failures(fleet, pools, faults)
     if faults:
         raise ValueError("; ".join(faults))
-    n, servers = len(requests["arrival_s"]), len(owner)
-    q = np.full((n + 1, kn.QF), -1.0)
-    q[:, kn.DELAY] = q[:, kn.GAP] = 0.0
-    q[:n, kn.ARRIVAL] = requests["arrival_s"]
-    q[:n, kn.DRAW] = np.random.default_rng(options.seed).random(n)
-    k = np.zeros((n + 1, kn.QI), dtype=np.int64)
-    for name, at in (
-        ("input_tokens", kn.INPUT), ("cached_tokens", kn.CACHED), ("output_tokens", kn.OUTPUT),
-        ("prefix_group", kn.GROUP),
+    arrival = requests["arrival_s"]
+    n, servers = len(arrival), int(pools["count"].sum())
+    reqs = np.zeros(n, dtype=rec.REQUEST)
+    for field in ("pass_start", "pass_end", "landed", "admitted", "first", "last"):
+        reqs[field] = -1.0
+    for field in ("next", "prev", "left", "right", "server", "source"):
+        reqs[field] = -1
+    reqs["arrival"], reqs["draw"] = arrival, np.random.default_rng(options.seed).random(n)
+    reqs["input"], reqs["cached"] = requests["input_tokens"], requests["cached_tokens"]
+    reqs["output"], reqs["group"] = requests["output_tokens"], requests["prefix_group"]
+    machines = np.zeros(servers, dtype=rec.SERVER)
+    machines["pool"], machines["alive"] = np.repeat(np.arange(len(pools)), pools["count"]), 1
+    machines["gap_base"] = np.arange(servers) * _GAP_SIZE
+    for field in (
+        "root", "active_head", "active_tail", "wait_head", "wait_tail", "queue_head", "queue_tail", "hold_head",
+        "hold_tail", "pass_head",
     ):  # fmt: skip
-        k[:n, at] = requests[name]
-    for at in (kn.NEXT, kn.PREV, kn.LEFT, kn.RIGHT, kn.SERVER, kn.SOURCE):
-        k[:, at] = -1
-    sf, si = np.zeros((servers, kn.SF)), np.zeros((servers, kn.SI), dtype=np.int64)
-    si[:, kn.POOL], si[:, kn.ALIVE] = owner, 1
-    for at in (
-        kn.ROOT, kn.ACTIVE_HEAD, kn.ACTIVE_TAIL, kn.WAIT_HEAD, kn.WAIT_TAIL, kn.QUEUE_HEAD, kn.QUEUE_TAIL, kn.HOLD_HEAD,
-        kn.HOLD_TAIL, kn.PASS_HEAD,
-    ):  # fmt: skip
-        si[:, at] = -1
+        machines[field] = -1
     size = 1
     while size < servers + 3:
         size *= 2
-    when = np.full(size, np.inf)
+    times = np.full(size, np.inf)
     if n:
-        when[servers] = requests["arrival_s"][0]
-    if failures:
-        when[servers + 2] = failures[0][0]
-    tree = np.zeros(2 * size, dtype=np.int64)
-    tree[size:] = np.arange(size)
-    for node in range(size - 1, 0, -1):
-        a, b = tree[2 * node], tree[2 * node + 1]
-        tree[node] = a if when[a] <= when[b] else b
-    gf = np.zeros(7)
-    gf[kn.HORIZON], gf[kn.BALANCE] = options.horizon_s, options.prefix_balance
-    gf[kn.FLOOR_S], gf[kn.FLOOR_N] = options.prefix_slack_s, options.prefix_slack_requests
+        times[servers] = arrival[0]
+    if len(failures):
+        times[servers + 2] = failures["time"][0]
+    tree = np.concatenate([np.zeros(size, dtype=np.int64), np.arange(size)])
+    for at in range(size - 1, 0, -1):
+        a, b = tree[2 * at], tree[2 * at + 1]
+        tree[at] = b if times[b] < times[a] else a
+    settings = np.zeros(1, dtype=rec.SETTINGS)
+    g = settings[0]
+    g["horizon"], g["balance"] = options.horizon_s, options.prefix_balance
+    g["floor_s"], g["floor_n"] = options.prefix_slack_s, options.prefix_slack_requests
     if n:
-        gf[kn.WINDOW_FROM] = requests["arrival_s"][min(int(options.warmup_frac * n), n - 1)]
-        gf[kn.WINDOW_TO] = requests["arrival_s"][-1]
-    gi = np.zeros(12, dtype=np.int64)
-    gi[kn.N_REQ], gi[kn.N_SERVERS], gi[kn.N_POOLS], gi[kn.TREE] = n, servers, len(pf), size
-    gi[kn.N_FAIL], gi[kn.DROP], gi[kn.EVEN_SPLIT] = len(failures), options.on_failure == "drop", options.split == "even"
-    gi[kn.GAP_SIZE] = _GAP_SIZE
+        g["window_from"], g["window_to"] = arrival[min(int(options.warmup_frac * n), n - 1)], arrival[-1]
+    g["requests"], g["servers"], g["pools"], g["tree"], g["failures"] = n, servers, len(pools), size, len(failures)
+    g["drop"], g["even_split"], g["gap_size"] = options.on_failure == "drop", options.split == "even", _GAP_SIZE
     groups = int(requests["prefix_group"].max(initial=-1)) + 1
-
-    def column(at: int, kind: Callable[[Any], Any]) -> NDArray[Any]:
-        return np.array([kind(event[at]) for event in failures] or [kind(0)])
-
     return Packed(
-        q=q.ravel(), k=k.ravel(), sf=sf.ravel(), si=si.ravel(), pf=pf.ravel(), pi=pi.ravel(), gf=gf, gi=gi, tab=tab,
-        share=share.ravel(), route=route.ravel(), links=links.ravel(), home=np.full(max(groups, 1), -1, dtype=np.int64),
-        tree=tree, when=when, times=np.zeros(n + 1), loads=np.zeros(n + 1, dtype=np.int64),
-        gap_value=np.zeros(servers * _GAP_SIZE), gap_run=np.zeros(servers * _GAP_SIZE, dtype=np.int64),
-        fail_time=column(0, float), fail_server=column(2, int), fail_back=column(1, int),
-        scratch=np.zeros(2 * max(int(pi[:, kn.RANKS].max(initial=1)), 1)),
-    )  # fmt: skip
+        reqs=reqs,
+        servers=machines,
+        pools=pools,
+        links=links,
+        flows=flows,
+        times=times,
+        tree=tree,
+        pending=np.zeros(n + 1, dtype=rec.PENDING),
+        gaps=np.zeros(servers * _GAP_SIZE, dtype=rec.GAP),
+        failures=failures,
+        ranks=np.zeros(int(pools["ranks"].max(initial=1)), dtype=rec.RANK),
+        home=np.full(max(groups, 1), -1, dtype=np.int64),
+        tab=tab,
+        settings=settings,
+    )

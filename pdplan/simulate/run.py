@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pdplan.simulate import kernel as kn
 from pdplan.simulate.fleet import ColocatedPool, PrefillPool, SimFleet, SimOptions, SimRequests
+from pdplan.simulate.kernel import FINISHED, INSIDE
+from pdplan.simulate.kernel import run_events as plain_run_events
 from pdplan.simulate.pack import Packed, checked_requests, pack
+from pdplan.simulate.records import REQUEST, SERVER, SETTINGS, as_objects, as_rows, record_class
 from pdplan.simulate.result import PoolUse, SimResult
 
 __all__ = ["simulate"]
 
 Floats = NDArray[np.float64]
 _SLICES = 50
-"""Progress is reported this many times."""
+"""Compiled, progress is reported this many times."""
+_TINY = 5_000
+_SMALL = 40_000
+"""Below the first, plain Python is done before numba is imported; below the second, before it has compiled."""
+_BLOCK = 5_000
+"""Requests made into objects at once."""
 
 
-def _loop(options: SimOptions) -> tuple[str, Callable[..., bool]]:
-    wanted = options.engine
-    if wanted == "auto":
-        wanted = "numba" if importlib.util.find_spec("numba") is not None else "python"
-    if wanted == "python":
-        return "python", kn.run_events
+def _loop(options: SimOptions, requests: int) -> tuple[str, Callable[..., None]]:
+    """The event loop to use and its name."""
+    if options.engine == "python":
+        return "python", plain_run_events
+    if options.engine == "auto" and (requests < _TINY or importlib.util.find_spec("numba") is None):
+        return "python", plain_run_events
     from pdplan.simulate import kernel_numba
 
+    if options.engine == "auto" and requests < _SMALL and not kernel_numba.is_compiled():
+        return "python", plain_run_events
     return "numba", kernel_numba.run_events
 
 
@@ -67,20 +78,65 @@ def simulate(fleet: SimFleet, requests: SimRequests, options: SimOptions | None 
     options = options or SimOptions()
     arrays = checked_requests(requests)
     packed = pack(fleet, arrays, options)
-    name, run_events = _loop(options)
-    state = packed if name == "numba" else packed.for_python()
-    arguments = state.arguments()
-    n = len(arrays["arrival_s"])
+    name, run_events = _loop(options, len(packed.reqs))
+    if name == "numba":
+        _run_compiled(run_events, packed, options)
+    else:
+        _run_plain(run_events, packed, options)
+    return _read(fleet, arrays, options, packed, name)
+
+
+def _run_compiled(run_events: Callable[..., None], state: Packed, options: SimOptions) -> None:
+    n, arguments = len(state.reqs), state.arguments()
     slices = _SLICES if options.progress is not None else 1
     for part in range(1, slices + 1):
-        run_events(*arguments, n * part // slices if part < slices else n + 1)
+        run_events(*arguments, n * part // slices)
         if options.progress is not None:
-            options.progress(int(state.gi[kn.NEXT_ARRIVAL]))
-    return _read(fleet, arrays, options, state, name)
+            options.progress(n * part // slices)
 
 
-def _array(values: Any, width: int, kind: Any) -> NDArray[Any]:
-    return np.asarray(values, dtype=kind).reshape(-1, width)
+def _run_plain(run_events: Callable[..., None], state: Packed, options: SimOptions) -> None:
+    """Run on objects instead of structured arrays, which plain Python reads slowly."""
+    others: dict[str, list[Any]] = {}
+    for name in Packed.__slots__[1:]:
+        values = getattr(state, name)
+        others[name] = values.tolist() if values.dtype.names is None else as_objects(values)
+    # The records form no cycles: looking for garbage among them would be wasted time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        _serve(run_events, state.reqs, list(others.values()), options)
+    finally:
+        if collecting:
+            gc.enable()
+    state.servers, state.settings = as_rows(others["servers"], SERVER), as_rows(others["settings"], SETTINGS)
+
+
+def _serve(run_events: Callable[..., None], rows: NDArray[Any], others: list[list[Any]], options: SimOptions) -> None:
+    """Block after block of arrivals; requests are objects only from their arrival until the block they end in."""
+    make, get = record_class(REQUEST), attrgetter(*(REQUEST.names or ()))
+    reqs: list[Any] = [None] * len(rows)
+    present: list[int] = []
+    made = 0
+    for until in [*range(_BLOCK, len(rows), _BLOCK), len(rows)]:
+        # One more than arrives in this block: its arrival time is needed.
+        fresh = range(made, min(until + 1, len(rows)))
+        for i, values in zip(fresh, rows[fresh.start : fresh.stop].tolist(), strict=True):
+            reqs[i] = make(values)
+        made = fresh.stop
+        run_events(reqs, *others, until)
+        still = []
+        for i in [*present, *fresh]:
+            if reqs[i].status > INSIDE:
+                rows[i] = get(reqs[i])
+                reqs[i] = None
+            else:
+                still.append(i)
+        present = still
+        if options.progress is not None:
+            options.progress(until)
+    for i in present:
+        rows[i] = get(reqs[i])
 
 
 def _known(values: Floats) -> Floats:
@@ -91,53 +147,48 @@ def _known(values: Floats) -> Floats:
 def _read(
     fleet: SimFleet, arrays: dict[str, NDArray[Any]], options: SimOptions, state: Packed, engine: str
 ) -> SimResult:
-    n = len(arrays["arrival_s"])
-    q, k = _array(state.q, kn.QF, np.float64)[:n], _array(state.k, kn.QI, np.int64)[:n]
-    sf, gf = _array(state.sf, kn.SF, np.float64), np.asarray(state.gf, dtype=np.float64)
-    status = k[:, kn.STATUS].astype(np.int8)
-    finished = status == kn.FINISHED
-    first, last = _known(q[:, kn.FIRST]), np.where(finished, q[:, kn.LAST], np.nan)
-    arrival, delay = q[:, kn.ARRIVAL], q[:, kn.DELAY]
-    ttft = first + delay - arrival
-    answer = arrays["output_tokens"] - 1
+    n, r, g = len(state.reqs), state.reqs, state.settings[0]
+    status = r["status"].astype(np.int8)
+    finished = status == FINISHED
+    first, last = _known(r["first"]), np.where(finished, r["last"], np.nan)
+    arrival, delay, answer = r["arrival"].copy(), r["delay"], r["output"] - 1
     many = finished & (answer > 0)
     tpot = np.full(n, np.nan)
     np.divide(last - first, answer, out=tpot, where=many)
-    # Where an earlier stage decided, the stamps of the first try may be missing: they stay NaN.
     result = SimResult(
-        arrival_s=arrival.copy(),
-        ttft_s=ttft,
+        arrival_s=arrival,
+        ttft_s=first + delay - arrival,
         tpot_s=tpot,
         e2e_s=last + delay - arrival,
-        itl_max_s=np.where(many, q[:, kn.GAP], np.nan),
+        itl_max_s=np.where(many, r["gap"], np.nan),
         status=status,
         output_tokens=arrays["output_tokens"],
         class_id=arrays["class_id"],
-        prefill_start_s=_known(q[:, kn.PASS_START]),
-        prefill_end_s=_known(q[:, kn.PASS_END]),
-        landed_s=_known(q[:, kn.JOINED]),
-        admitted_s=_known(q[:, kn.ADMITTED]),
+        prefill_start_s=_known(r["pass_start"]),
+        prefill_end_s=_known(r["pass_end"]),
+        landed_s=_known(r["landed"]),
+        admitted_s=_known(r["admitted"]),
         end_s=last,
-        preemptions=k[:, kn.PREEMPTED].astype(np.int32),
-        retries=k[:, kn.RETRIES].astype(np.int32),
+        preemptions=r["preempted"].astype(np.int32),
+        retries=r["retries"].astype(np.int32),
         pools=(),
-        window_s=(float(gf[kn.WINDOW_FROM]), float(min(gf[kn.WINDOW_TO], options.horizon_s))),
-        events=int(state.gi[kn.EVENTS]),
+        window_s=(float(g["window_from"]), float(min(g["window_to"], options.horizon_s))),
+        events=int(g["events"]),
         engine=engine,
     )
-    result.pools = _pool_use(fleet, result, sf, k[:, kn.SOURCE], k[:, kn.SERVER])
+    result.pools = _pool_use(fleet, result, state.servers, r["source"], r["server"])
     return result
 
 
 def _pool_use(
-    fleet: SimFleet, result: SimResult, sf: Floats, source: NDArray[np.int64], server: NDArray[np.int64]
+    fleet: SimFleet, result: SimResult, servers: NDArray[Any], source: NDArray[np.int64], server: NDArray[np.int64]
 ) -> tuple[PoolUse, ...]:
     begin, end = result.window_s
     span, at = end - begin, 0
     inside = (result.arrival_s >= begin) & (result.arrival_s <= end)
     uses = []
     for pool in fleet.pools():
-        rows, where = sf[at : at + pool.replicas], (at, at + pool.replicas)
+        rows, where = servers[at : at + pool.replicas], (at, at + pool.replicas)
         at += pool.replicas
         on = source if isinstance(pool, PrefillPool) else server
         here = inside & (on >= where[0]) & (on < where[1])
@@ -147,16 +198,16 @@ def _pool_use(
             wait = result.admitted_s[here] - result.landed_s[here]
         wait = wait[np.isfinite(wait)]
         scale = span * pool.replicas
-        batch = float(rows[:, kn.BATCH_S].sum() / scale) if span > 0 else 0.0
-        kv = float(rows[:, kn.KV_S].sum() / scale) if span > 0 else 0.0
+        batch = float(rows["batch_s"].sum() / scale) if span > 0 else 0.0
+        kv = float(rows["kv_s"].sum() / scale) if span > 0 else 0.0
         uses.append(
             PoolUse(
                 name=pool.name,
-                busy_frac=float(rows[:, kn.BUSY_S].sum() / scale) if span > 0 else 0.0,
+                busy_frac=float(rows["busy_s"].sum() / scale) if span > 0 else 0.0,
                 mean_batch=batch,
                 mean_kv_tokens=kv,
                 kv_frac=kv / pool.kv_tokens if np.isfinite(pool.kv_tokens) else 0.0,
-                prompt_tokens=float(rows[:, kn.TOKENS].sum()),
+                prompt_tokens=float(rows["tokens"].sum()),
                 requests=int(here.sum()),
                 mean_wait_s=float(wait.mean()) if len(wait) else 0.0,
                 p99_wait_s=float(np.quantile(wait, 0.99)) if len(wait) else 0.0,
