@@ -23,7 +23,7 @@ OUTSIDE, INSIDE, FINISHED, NO_SERVER, QUEUE_FULL, TOO_LARGE, LOST = range(7)
 CENTRAL, ROUND_ROBIN, LEAST_LOADED, PREFIX_AWARE, RANDOM = range(5)
 
 
-# --- tournament tree: tree[1] is the slot with the earliest time; ties go to the lower slot -------------------------
+# --- tournament tree: tree[1] is the slot with the earliest time; ties go to the higher slot ------------------------
 
 
 def reschedule(times: Any, tree: Any, size: int, slot: int, time: float) -> None:
@@ -32,7 +32,7 @@ def reschedule(times: Any, tree: Any, size: int, slot: int, time: float) -> None
     at = (size + slot) >> 1
     while at >= 1:
         best, other = tree[2 * at], tree[2 * at + 1]
-        if times[other] < times[best]:
+        if times[other] <= times[best]:
             best = other
         if tree[at] != best:
             tree[at] = best
@@ -363,7 +363,8 @@ def enter(
         s.assigned += 1
         poke(s, pool, times, tree, g, j, now)
         return
-    s.queued_work += work_s(tab, pool, r.input + r.done - r.cached_now, r.cached_now)
+    # Its own work, and its part of the fixed cost of a full pass.
+    s.queued_work += work_s(tab, pool, r.input + r.done - r.cached_now, r.cached_now) + pool.pass_a / pool.pass_limit
     if not central:
         if times[j] == INF:
             start_pass(reqs, servers, pool, times, tree, ranks, tab, g, j, now)
@@ -410,7 +411,7 @@ def start_pass(
         hottest = rank.work if rank.work > hottest else hottest
         queue.queue_head = r.next
         queue.queued -= 1
-        queue.queued_work -= work
+        queue.queued_work -= work + pool.pass_a / pool.pass_limit
         s.held += held
         s.tokens += fresh
         r.next = -1
@@ -701,7 +702,7 @@ def end_chunks(reqs: Any, s: Any, pool: Any, now: float) -> None:
             s.half_done -= 1
             if r.first < 0.0:
                 r.delay = pool.extra + pool.first_steps * (now - s.start)
-            r.pass_end = now
+                r.pass_end = now
             emit(r, now)
             r.done += 1
             # The token just made takes a place in the cache too.
@@ -758,7 +759,8 @@ def plan_chunks(reqs: Any, s: Any, pool: Any, tab: Any, now: float) -> float:
                 blocked = True
             else:
                 r.reserved = 1
-                r.pass_start = now
+                if r.done == 0:
+                    r.pass_start = now
                 s.kv_used += whole
                 s.half_done += 1
                 seen += 1

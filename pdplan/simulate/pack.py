@@ -268,7 +268,7 @@ def pack(fleet: SimFleet, requests: dict[str, NDArray[Any]], options: SimOptions
     tree = np.concatenate([np.zeros(size, dtype=np.int64), np.arange(size)])
     for at in range(size - 1, 0, -1):
         a, b = tree[2 * at], tree[2 * at + 1]
-        tree[at] = b if times[b] < times[a] else a
+        tree[at] = b if times[b] <= times[a] else a
     settings = np.zeros(1, dtype=rec.SETTINGS)
     g = settings[0]
     g["horizon"], g["balance"] = options.horizon_s, options.prefix_balance
