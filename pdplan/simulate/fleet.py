@@ -9,7 +9,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ColocatedPool", "DecodePool", "Failure", "Flow", "Link", "PrefillPool", "SimFleet", "SimOptions", "SimRequests"]
+__all__ = [
+    "ColocatedPool",
+    "DecodePool",
+    "Failure",
+    "Flow",
+    "Link",
+    "PrefillPool",
+    "SimFleet",
+    "SimOptions",
+    "SimRequests",
+]
 
 Floats = NDArray[np.float64]
 Router = Literal["central", "round_robin", "least_loaded", "prefix_aware", "random"]

@@ -8,6 +8,9 @@ Events come from a tournament tree over the servers, the arrivals, the transfers
 iterations are not visited one by one: between two changes of its batch a server's step time grows along a straight
 line with the context, so that any number of steps has a closed-form duration (a *run*). A request that arrives during
 a run cuts it at the next iteration boundary. This is exact, not an approximation.
+
+All functions are in this one file because numba looks only at the file of the function it keeps on disk to see whether
+it must compile again.
 """
 
 from __future__ import annotations
@@ -156,7 +159,7 @@ def steps_to(c0: float, c1: float, time: float, most: int) -> int:
     guess = 2.0 * time / (half + sqrt(root if root > 0.0 else 0.0))
     n = most
     if guess < most:
-        n = int(ceil(guess))
+        n = ceil(guess)
     if n < 1:
         n = 1
     while n > 1 and elapsed(c0, c1, n - 1) >= time:
@@ -236,7 +239,7 @@ def account(g: Any, s: Any, end: float, batch: float, kv: float) -> None:
 
 def alive(servers: Any, pool: Any) -> bool:
     """Whether any server of the pool works."""
-    for j in range(pool.first, pool.first + pool.count):
+    for j in range(pool.first, pool.first + pool.count):  # noqa: SIM110 - numba compiles no generator here
         if servers[j].alive == 1:
             return True
     return False
@@ -289,7 +292,7 @@ def choose_server(servers: Any, pool: Any, times: Any, tree: Any, home: Any, g: 
         living = 0
         for j in range(first, first + count):
             living += servers[j].alive
-        skip = int(floor(r.draw * living))
+        skip = floor(r.draw * living)
         r.draw = r.draw * living - skip
         for j in range(first, first + count):
             if servers[j].alive == 1:
@@ -402,7 +405,7 @@ def start_pass(
             break
         if fresh > pool.budget:
             # A prompt above the budget takes several passes in a row, each with the fixed cost.
-            need = int(ceil(fresh / pool.budget))
+            need = ceil(fresh / pool.budget)
             passes = need if need > passes else passes
         work = work_s(tab, pool, fresh, r.cached_now)
         rank.tokens += fresh if fresh > 0 else 1
@@ -521,7 +524,17 @@ def find_room(s: Any, pool: Any, r: Any) -> bool:
 
 
 def transfer(
-    servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, g: Any, r: Any, i: int, ready: float
+    servers: Any,
+    pools: Any,
+    links: Any,
+    flows: Any,
+    times: Any,
+    tree: Any,
+    pending: Any,
+    g: Any,
+    r: Any,
+    i: int,
+    ready: float,
 ) -> None:
     """Occupy NIC and link for the request's cache and schedule its landing."""
     s = servers[r.source]
@@ -556,7 +569,17 @@ def transfer(
 
 
 def land(
-    reqs: Any, servers: Any, pools: Any, times: Any, tree: Any, pending: Any, ranks: Any, tab: Any, g: Any, i: int, now: float
+    reqs: Any,
+    servers: Any,
+    pools: Any,
+    times: Any,
+    tree: Any,
+    pending: Any,
+    ranks: Any,
+    tab: Any,
+    g: Any,
+    i: int,
+    now: float,
 ) -> None:
     """The cache has arrived: free the sender's memory, wait for a place in the batch."""
     r = reqs[i]
@@ -620,7 +643,7 @@ def activate(reqs: Any, s: Any, pool: Any, i: int, now: float) -> None:
     """Put a sequence, whose KV memory is already counted, into the batch."""
     r = reqs[i]
     r.context, r.started, r.run = r.input + r.done, s.step, s.run_no
-    r.finish = s.step + int(ceil((r.output - r.done) / pool.per_step))
+    r.finish = s.step + ceil((r.output - r.done) / pool.per_step)
     r.left, r.right = -1, -1
     s.root = meld(reqs, s.root, i)
     r.prev, r.next = s.active_tail, -1
@@ -657,7 +680,7 @@ def stop_early(s: Any, pool: Any, gaps: Any, r: Any, now: float) -> None:
     """Book the tokens a sequence has made when it leaves the batch before its end."""
     made = s.step - r.started
     if made > 0:
-        total = r.done + int(floor(made * pool.per_step))
+        total = r.done + floor(made * pool.per_step)
         r.done = total if total < r.output else r.output - 1
         note_longest(gaps, s, r)
         r.last = now
@@ -842,7 +865,7 @@ def boundary(
         inside = (edge - context) / pool.per_step + 1.0
         most = inside if inside < most else most
         if most < steps:
-            steps = int(floor(most))
+            steps = floor(most)
         if steps < 1:
             steps = 1
     s.c0, s.c1, s.steps = c0, c1, steps

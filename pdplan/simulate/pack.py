@@ -150,8 +150,13 @@ def _engine_record(pool: DecodePool, row: Any, faults: list[str]) -> list[float]
     ):  # fmt: skip
         row[field] = value
     if not (pool.tokens_per_step > 0 and pool.max_sequences >= 1 and pool.chunk_tokens >= 1):
-        faults.append(f"pool {pool.name!r}: tokens_per_step must be positive, max_sequences and chunk_tokens at least 1")
-    if not min(pool.prefill_per_token_s, pool.prefill_per_token2_s, pool.first_token_extra_s, pool.first_token_steps) >= 0:
+        faults.append(
+            f"pool {pool.name!r}: tokens_per_step must be positive, max_sequences and chunk_tokens at least 1"
+        )
+    if (
+        not min(pool.prefill_per_token_s, pool.prefill_per_token2_s, pool.first_token_extra_s, pool.first_token_steps)
+        >= 0
+    ):
         faults.append(f"pool {pool.name!r}: times must not be negative")
     steps = np.asarray(pool.step_s, dtype=np.float64)
     if not np.all(steps > 0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -135,7 +136,7 @@ def _estimate(value: float, pieces: Sequence[float]) -> Estimate:
         return Estimate(value=value, half_width=float("nan"))
     if not np.all(np.isfinite(values)):
         return Estimate(value=value, half_width=float("inf"))
-    spread = float(values.std(ddof=1)) / np.sqrt(len(values))
+    spread = float(values.std(ddof=1) / np.sqrt(len(values)))
     return Estimate(value=value, half_width=_student_t(len(values) - 1) * spread)
 
 
@@ -205,15 +206,20 @@ def summarise(
         cuts = np.linspace(0, count, parts + 1).astype(np.int64)
         answered = run.output_tokens[keep] > 1
         met = finished.copy()
-        for name, limit in (("ttft_s", ttft_limit_s), ("tpot_s", tpot_limit_s), ("e2e_s", np.inf), ("itl_max_s", np.inf)):
+        for name, limit in (
+            ("ttft_s", ttft_limit_s),
+            ("tpot_s", tpot_limit_s),
+            ("e2e_s", np.inf),
+            ("itl_max_s", np.inf),
+        ):
             values = getattr(run, name)[keep]
             single = ~answered if name in ("tpot_s", "itl_max_s") else np.zeros(count, dtype=np.bool_)
             values = np.where(np.isnan(values) & ~single, np.inf, values)
             met &= (values <= np.asarray(limit)) | single
             pooled[name].append(values[~single])
-            pieces[name] += [values[a:b][~single[a:b]] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+            pieces[name] += [values[a:b][~single[a:b]] for a, b in pairwise(cuts)]
         good += int(met.sum())
-        good_pieces += [float(met[a:b].mean()) for a, b in zip(cuts[:-1], cuts[1:], strict=True) if b > a]
+        good_pieces += [float(met[a:b].mean()) for a, b in pairwise(cuts) if b > a]
         ends = np.sort(run.end_s[keep][finished])
         if len(ends) > 1:
             rate += (len(ends) - 1) / max(float(ends[-1] - ends[0]), 1e-300) / len(runs)

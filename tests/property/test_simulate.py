@@ -87,7 +87,9 @@ def fleets(draw: st.DrawFn) -> SimFleet:
         for j, d in enumerate(decode)
     ]
     failures = [
-        Failure(pool=draw(st.sampled_from([*prefill, *decode])).name, at_s=draw(st.floats(0, 10)), replicas=1, back_s=12.0)
+        Failure(
+            pool=draw(st.sampled_from([*prefill, *decode])).name, at_s=draw(st.floats(0, 10)), replicas=1, back_s=12.0
+        )
         for _ in range(draw(st.integers(0, 2)))
     ]
     return SimFleet(
@@ -136,7 +138,10 @@ def test_every_request_ends_and_its_stamps_are_in_order(fleet: SimFleet, seed: i
         assert set(result.counts()) <= {"finished"}
     assert sum(result.counts().values()) == len(answer)
     np.testing.assert_allclose(
-        result.e2e_s[done], result.ttft_s[done] + np.where(answer > 1, result.tpot_s * (answer - 1), 0)[done], rtol=1e-9, atol=1e-9
+        result.e2e_s[done],
+        result.ttft_s[done] + np.where(answer > 1, result.tpot_s * (answer - 1), 0)[done],
+        rtol=1e-9,
+        atol=1e-9,
     )
     assert np.all(result.ttft_s[done] > 0)
     calm = done & (result.retries == 0)

@@ -41,7 +41,9 @@ def test_unbatched_prefill_is_a_first_come_queue(servers: int, router: str) -> N
     decode = DecodePool(name="d", replicas=1, batch=[1], context=[0], step_s=[[1e-3]])
 
     result = simulate(
-        SimFleet(prefill=[pool], decode=[decode]), SimRequests(arrival_s=arrival, input_tokens=tokens, output_tokens=1), PYTHON
+        SimFleet(prefill=[pool], decode=[decode]),
+        SimRequests(arrival_s=arrival, input_tokens=tokens, output_tokens=1),
+        PYTHON,
     )
 
     service = 0.1 + 8e-4 * tokens + 1e-8 * tokens * tokens / 2

@@ -105,7 +105,10 @@ def test_where_the_first_token_is_released() -> None:
     """At the end of the pass the transfer is a gap between tokens; at decode it is part of the TTFT."""
     pool = replace(PREFILL, handshake_s=0.4)
     early = run(SimFleet(prefill=[pool], decode=[replace(DECODE, first_token_at="prefill")]), output_tokens=3)
-    late = run(SimFleet(prefill=[pool], decode=[replace(DECODE, first_token_steps=2, first_token_extra_s=0.03)]), output_tokens=3)
+    late = run(
+        SimFleet(prefill=[pool], decode=[replace(DECODE, first_token_steps=2, first_token_extra_s=0.03)]),
+        output_tokens=3,
+    )
 
     assert (early.ttft_s[0], early.itl_max_s[0], early.tpot_s[0]) == pytest.approx((1.0, 0.5, 0.3))
     assert (late.ttft_s[0], late.itl_max_s[0], late.tpot_s[0]) == pytest.approx((1.4 + 0.2 + 0.03, 0.1, 0.1))
@@ -122,7 +125,9 @@ def test_tokens_per_step_shorten_the_answer() -> None:
 def test_the_kv_cache_admits_no_more_than_fits_and_nobody_overtakes() -> None:
     """Room for one of 100 tokens and its growth: the second cache stays at its sender until the first is done."""
     decode = replace(DECODE, kv_tokens=150, headroom_tokens=1)
-    result = run(SimFleet(prefill=[replace(PREFILL, replicas=2)], decode=[decode]), arrival_s=[0, 0.01], output_tokens=11)
+    result = run(
+        SimFleet(prefill=[replace(PREFILL, replicas=2)], decode=[decode]), arrival_s=[0, 0.01], output_tokens=11
+    )
 
     np.testing.assert_allclose(result.admitted_s, [1.0, 2.0])
     np.testing.assert_allclose(result.end_s, [2.0, 3.0])
@@ -131,7 +136,9 @@ def test_the_kv_cache_admits_no_more_than_fits_and_nobody_overtakes() -> None:
 def test_a_staging_buffer_takes_caches_while_the_batch_is_full() -> None:
     """The buffer takes the second cache at once; the third waits at its sender for the buffer."""
     decode = replace(DECODE, kv_tokens=150, headroom_tokens=1, staging_tokens=110)
-    result = run(SimFleet(prefill=[replace(PREFILL, replicas=3)], decode=[decode]), arrival_s=[0, 0.01, 0.02], output_tokens=11)
+    result = run(
+        SimFleet(prefill=[replace(PREFILL, replicas=3)], decode=[decode]), arrival_s=[0, 0.01, 0.02], output_tokens=11
+    )
 
     np.testing.assert_allclose(result.landed_s, [1.0, 1.01, 2.0])
     np.testing.assert_allclose(result.admitted_s, [1.0, 2.0, 3.0])
@@ -151,7 +158,9 @@ def test_growth_beyond_the_cache_preempts_the_youngest_and_recomputes_it() -> No
     At 2.4 s, after 13 steps together, they hold 229: the younger leaves with 14 tokens made, until the other ends at 6.6 s.
     """
     decode = replace(DECODE, kv_tokens=230, headroom_tokens=1, prefill_per_token_s=1e-3)
-    result = run(SimFleet(prefill=[replace(PREFILL, replicas=2)], decode=[decode]), arrival_s=[0, 0.05], output_tokens=57)
+    result = run(
+        SimFleet(prefill=[replace(PREFILL, replicas=2)], decode=[decode]), arrival_s=[0, 0.05], output_tokens=57
+    )
 
     assert result.preemptions.tolist() == [0, 1]
     assert result.end_s[0] == pytest.approx(1 + 5.6)
@@ -192,7 +201,8 @@ def test_a_prefix_aware_router_finds_the_cached_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "outcome", "first"), [("drop", {"finished": 1, "lost in a failure": 1}, 1.0), ("retry", {"finished": 2}, 2.0)]
+    ("action", "outcome", "first"),
+    [("drop", {"finished": 1, "lost in a failure": 1}, 1.0), ("retry", {"finished": 2}, 2.0)],
 )
 def test_a_prefill_replica_lost_in_a_pass(action: str, outcome: dict[str, int], first: float) -> None:
     """The second replica dies at 0.5 s; its request starts again behind the other one, or is lost."""
@@ -260,7 +270,10 @@ def test_a_request_that_can_never_fit_is_rejected_and_a_full_queue_rejects() -> 
     queue = SimFleet(prefill=[replace(PREFILL, max_queue=1)], decode=[DECODE])
 
     assert run(small, input_tokens=300, output_tokens=2).counts() == {"rejected: larger than the memory": 1}
-    assert run(queue, arrival_s=[0, 0.1, 0.2, 0.3], output_tokens=1).counts() == {"finished": 2, "rejected: queue full": 2}
+    assert run(queue, arrival_s=[0, 0.1, 0.2, 0.3], output_tokens=1).counts() == {
+        "finished": 2,
+        "rejected: queue full": 2,
+    }
 
 
 def test_every_fault_of_fleet_and_requests_is_named() -> None:
@@ -272,14 +285,16 @@ def test_every_fault_of_fleet_and_requests_is_named() -> None:
         flows=[Flow(source="p", target="d", link="m"), Flow(source="d", target="p")],
         failures=[Failure(pool="x", at_s=1, replicas=1)],
     )
-    with pytest.raises(ValueError) as fault:  # noqa: PT011 - the words are checked below
+    with pytest.raises(ValueError) as fault:
         run(fleet, output_tokens=2)
     for words in (
         "0 replicas", "nic_bytes_per_s", "increasing grids", "must not fall", "no link 'm'", "'d' -> 'p'", "'x' at 1 s",
         "positive bandwidth",
     ):  # fmt: skip
         assert words in str(fault.value)
-    with pytest.raises(ValueError, match=r"increasing order; input_tokens goes down to 0; .*2 values|one value per arrival"):
+    with pytest.raises(
+        ValueError, match=r"increasing order; input_tokens goes down to 0; .*2 values|one value per arrival"
+    ):
         run(SimFleet(prefill=[PREFILL], decode=[DECODE]), arrival_s=[1, 0], input_tokens=0, output_tokens=[1, 2, 3])
     with pytest.raises(ValueError, match="cached_tokens exceeds"):
         run(SimFleet(prefill=[PREFILL], decode=[DECODE]), cached_tokens=101, output_tokens=2)

@@ -17,7 +17,10 @@ def served(n: int = 1000, seed: int = 0, horizon_s: float = math.inf) -> SimResu
         decode=[DecodePool(name="d", replicas=1, batch=[1, 2], context=[0], step_s=[[0.01], [0.011]])],
     )
     requests = SimRequests(
-        arrival_s=np.cumsum(rng.exponential(0.2, n)), input_tokens=10, output_tokens=rng.integers(1, 30, n), class_id=np.arange(n) % 2
+        arrival_s=np.cumsum(rng.exponential(0.2, n)),
+        input_tokens=10,
+        output_tokens=rng.integers(1, 30, n),
+        class_id=np.arange(n) % 2,
     )
     return simulate(fleet, requests, SimOptions(engine="python", horizon_s=horizon_s))
 
