@@ -302,11 +302,11 @@ def choose_server(servers: Any, pool: Any, times: Any, tree: Any, home: Any, g: 
     known = -1
     if router == PREFIX_AWARE and r.group >= 0:
         known = home[r.group]
-    least, load, load_known = INF, 0.0, INF
+    least, load, load_known, engine = INF, 0.0, INF, pool.engine
     for j in range(first, first + count):
         s = servers[j]
         if s.alive == 1:
-            if pool.engine == 1:
+            if engine == 1:
                 load = float(s.assigned)
             else:
                 # Seconds of prompts ahead: those that wait and what is left of the pass under way.
@@ -317,7 +317,7 @@ def choose_server(servers: Any, pool: Any, times: Any, tree: Any, home: Any, g: 
                 best, least = j, load
             if j == known:
                 load_known = load
-    slack = g.floor_n if pool.engine == 1 else g.floor_s
+    slack = g.floor_n if engine == 1 else g.floor_s
     if load_known < INF and load_known <= g.balance * least + slack:
         best = known
     return best
@@ -387,6 +387,8 @@ def start_pass(
     """Begin a pass with as many of the first waiting requests as request limit, token budget and memory allow."""
     s = servers[j]
     queue = servers[pool.first] if pool.router == CENTRAL else s
+    if queue.queue_head < 0:
+        return False
     for n in range(pool.ranks):
         ranks[n].tokens, ranks[n].work = 0.0, 0.0
     taken, passes, total, hottest, last = 0, 1, 0.0, 0.0, -1
@@ -946,27 +948,28 @@ def run_events(
 ) -> None:  # fmt: skip
     """Work through events until `until` requests have arrived, or all is done, or the horizon is reached."""
     g = settings[0]
+    arrivals, horizon = g.servers, g.horizon
     while True:
         slot = tree[1]
         now = times[slot]
-        if now > g.horizon or now == INF:
+        if now > horizon or now == INF:
             return
         g.events += 1
-        if slot < g.servers:
+        if slot < arrivals:
             if pools[servers[slot].pool].engine == 1:
                 boundary(reqs, servers, pools, links, flows, times, tree, pending, gaps, tab, g, slot, now)
             else:
                 end_pass(
                     reqs, servers, pools, links, flows, times, tree, pending, ranks, home, tab, g, slot, now
                 )  # fmt: skip
-        elif slot == g.servers:
+        elif slot == arrivals:
             i = g.next_arrival
             if i >= until:
                 return
             g.next_arrival = i + 1
             reschedule(times, tree, g.tree, slot, reqs[i + 1].arrival if i + 1 < g.requests else INF)
             enter(reqs, servers, pools, flows, times, tree, ranks, home, tab, g, i, now)
-        elif slot == g.servers + 1:
+        elif slot == arrivals + 1:
             load = take_pending(pending, times, tree, g)
             i = load // 2
             if load % 2 == 0:
