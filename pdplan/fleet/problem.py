@@ -1,6 +1,9 @@
 """The fleet program's input: candidate pools with capacity tables, sites, links, limits. Numbers only.
 
 This is the contract between latency/queueing (which build it) and optimisation (which solves it).
+
+Demand is a set of bands (slices of one model's traffic by prompt length); a lane is a union of bands that pools serve
+together. What is bought is decided once per phase; what runs is decided in every state.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "Band",
     "CapacityTable",
     "FleetProblem",
     "Lane",
@@ -20,6 +24,7 @@ __all__ = [
     "LinkOption",
     "NodeOffer",
     "Objective",
+    "Phase",
     "PoolOption",
     "Role",
     "SiteOption",
@@ -27,7 +32,8 @@ __all__ = [
 ]
 
 Role = Literal["prefill", "decode", "colocated"]
-Objective = Literal["cost", "cards", "power"]
+Objective = Literal["cost", "cards", "power", "carbon", "throughput"]
+"""`throughput` is the largest multiple of the demand that the limits (a budget among them) allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +51,28 @@ class CapacityTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """A slice of traffic served together. `rate_frac` of the scenario's rate enters it (one state)."""
+class Band:
+    """A slice of one model's traffic: `rate_frac` of a state's rate unless the state says otherwise."""
 
     id: str
     rate_frac: float
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """Bands served together.
+
+    With one lane per band (the usual case without thresholds) every lane takes all of its bands. Where lanes overlap the
+    program chooses: a share of each lane, the shares of the lanes that contain a band summing to 1. A lane with share a
+    takes the share a of each of its bands, so the mix of lengths in a lane, and with it the tables, never changes.
+    """
+
+    id: str
+    rate_frac: float
+    """Sum of the fractions of its bands."""
     bands: tuple[int, ...] = (0,)
+    """Indices into `FleetProblem.bands`."""
     model: str = ""
     kv_bytes_per_request: float = 0.0
     """Mean bytes of KV that go from prefill to decode."""
@@ -77,11 +99,16 @@ class PoolOption:
     max_replicas: int = 1_000_000
     candidate: int = -1
     """Row of the candidate table this pool came from."""
+    variants: Mapping[str, CapacityTable] = field(default_factory=dict)
+    """Tables under other conditions (a relaxed SLO, a pessimistic latency model), by the name states use."""
+    group: str = ""
+    """Pools of one group (same site, node type, role and size; linear tables) are the same replicas serving several lanes in
+    turn: their replicas may be fractions, the sum over the group is a whole number. Empty: a pool of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOffer:
-    """Nodes of one type that can be had at one site."""
+    """Nodes of one type that can be had at one site, on one term. (site, node_type, term) is unique."""
 
     site: str
     node_type: str
@@ -95,7 +122,21 @@ class NodeOffer:
     owned_nodes: int = 0
     """Already there, at `owned_cost_usd_per_node_hour`."""
     owned_cost_usd_per_node_hour: float = 0.0
+    """Paid for every owned node that is kept, in all hours."""
     carbon_kg_per_node_hour: float = 0.0
+    term: str = ""
+    """How it is had: purchase, reserved-3y, on-demand, spot ... Offers of one type at one site share cards and power."""
+    paid: Literal["always", "when_used"] = "always"
+    """always: in all hours from its phase on; when_used: in the hours of the states that use it (rented burst)."""
+    from_phase: int = 0
+    """First phase in which it can be there (lead time)."""
+    cost_by_phase_usd_per_node_hour: tuple[float, ...] = ()
+    """Hourly cost of a node bought in phase p, kept for good (price decline); empty is the same in all."""
+    idle_power_w_per_node: float | None = None
+    """Drawn by a node that is on and idle; None is `power_w_per_node`."""
+    energy_usd_per_kwh: float = 0.0
+    """Paid for the power of nodes in use where the hourly cost leaves energy out (PUE included)."""
+    vendor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +159,7 @@ class LinkOption:
     min_units: int
     max_units: int
     usd_per_unit_hour: float
+    from_phase: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +173,27 @@ class Limits:
     min_cards_by_role: Mapping[str, int] = field(default_factory=dict)
     """If a role is opened at a site, its cards there are at least this (the 64 + 64 start)."""
     pinned_nodes: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
-    """(site, role, node type) -> exact node count."""
+    """(site, role, node type) -> exact node count, in every state."""
+    max_carbon_kg_per_hour: float | None = None
+    same_vendor: bool = False
+    """Prefill and decode nodes of one vendor."""
+    current_nodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(site, node type) -> nodes today, for `max_changed_nodes`."""
+    max_changed_nodes: int | None = None
+    """Sum over types and sites of |nodes had - nodes today| is at most this."""
+    spare_nodes: Mapping[str, int] = field(default_factory=dict)
+    """Role -> k: every (site, role, node type) in use has k nodes more than the load needs (N + k)."""
+    allow_role_switch: bool = True
+    """A node may serve another role in another state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of time (a quarter) with its own purchases. What was bought before is still there."""
+
+    id: str
+    weight: float = 1.0
+    """Its share of the horizon's discounted hours; the weights of all phases sum to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,15 +203,25 @@ class State:
     id: str
     rate_req_per_s: float
     hours_per_year: float
+    """Weight of its running cost within its phase; 0 must only be survived."""
     lost_nodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(site, node type) -> nodes down; -1 is all of them."""
+    """(site, node type) -> nodes down; -1 is all of them. Rented nodes (`when_used`) replace none of them."""
+    lost_sites: tuple[str, ...] = ()
     lost_links: tuple[tuple[str, str], ...] = ()
-    lane_frac: Mapping[str, float] = field(default_factory=dict)
+    """All units between two sites, both directions."""
+    lost_link_units: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    band_frac: tuple[float, ...] = ()
+    """Fractions of the rate by band where they differ from the bands' own."""
+    phase: int = 0
+    variant: str = ""
+    """Which table of a pool holds: empty is `capacity`, else `variants[variant]` (a pool without it cannot serve here)."""
+    can_rent: bool = True
+    """Whether nodes paid `when_used` can be had."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetProblem:
-    """Everything the program needs; the sum of coverage over lanes follows `lanes[*].bands`."""
+    """Everything the program needs. The cost per hour is the mean over phases (by weight) and states (by hours)."""
 
     pools: tuple[PoolOption, ...]
     lanes: tuple[Lane, ...]
@@ -159,3 +231,8 @@ class FleetProblem:
     limits: Limits
     states: tuple[State, ...]
     objective: Objective = "cost"
+    then: tuple[tuple[Objective, float], ...] = ()
+    """Further objectives in turn, each with the fraction by which the one before may get worse for it."""
+    bands: tuple[Band, ...] = ()
+    """Empty: one band per lane, with the lane's fraction."""
+    phases: tuple[Phase, ...] = (Phase(id=""),)

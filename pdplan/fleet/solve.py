@@ -51,7 +51,7 @@ def _require_solvable(problem: FleetProblem) -> None:
     if len(problem.states) != 1:
         faults.append(f"states: {len(problem.states)} given; the program solves exactly one operating state")
     for state in problem.states:
-        for name in ("lost_nodes", "lost_links", "lane_frac"):
+        for name in ("lost_nodes", "lost_sites", "lost_links", "lost_link_units", "band_frac", "variant"):
             if getattr(state, name):
                 faults.append(f"states.{state.id}.{name}: is not modelled; leave it empty and scale the stock instead")
     ids = [pool.id for pool in problem.pools]

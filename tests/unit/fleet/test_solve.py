@@ -120,7 +120,7 @@ STATE = State(id="design", rate_req_per_s=5.0, hours_per_year=8760.0)
         ({"states": (STATE, replace(STATE, id="peak", rate_req_per_s=50.0))}, "exactly one operating state"),
         ({"states": (replace(STATE, lost_nodes={("a", "x"): 1}),)}, "lost_nodes: is not modelled"),
         ({"states": (replace(STATE, lost_links=(("a", "b"),)),)}, "lost_links: is not modelled"),
-        ({"states": (replace(STATE, lane_frac={"all": 4.0}),)}, "lane_frac: is not modelled"),
+        ({"states": (replace(STATE, band_frac=(4.0,)),)}, "band_frac: is not modelled"),
         ({"pools": (_pool("c"), _pool("c"))}, "used twice"),
         ({"offers": (_offer(), _offer())}, "same node type twice"),
         ({"pools": (replace(_pool("c"), node_type="zz"),)}, "no offer of 'zz' at 'a'"),
