@@ -26,7 +26,7 @@ BASE = {
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-c", "from pdplan.cli.app import main; main()", *arguments],
+        [sys.executable, "-m", "pdplan", *arguments],
         capture_output=True,
         text=True,
         cwd=cwd,
