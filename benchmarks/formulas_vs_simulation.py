@@ -20,6 +20,7 @@ from pdplan.serving import colocated as co
 from pdplan.serving import decode as de
 from pdplan.serving import prefill as pre
 from pdplan.serving.corrections import bounded_tpot_quantile_s, pooled_tpot_quantile_s
+from pdplan.serving.rank_passes import requests_of_full_pass
 from pdplan.serving.slo import Service, disaggregated_latencies
 from pdplan.simulate import (
     ColocatedPool,
@@ -101,6 +102,7 @@ def prefill_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:
     for shape in ("azure-conversation-2023", "azure-code-2023"):
         mix = lengths(shape)
         service = mix.prefill_s()
+        queue = pre.PrefillService(service_s=service[:, None], weight=mix.weight)
         for c in (1, 4, 16):
             for load in LOADS:
                 rate = load * c / float(mix.weight @ service)
@@ -113,33 +115,37 @@ def prefill_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:
                     decode=[DecodePool(name="d", replicas=1, batch=[1], context=[0], step_s=[[1e-9]])],
                 )
                 summary = summarise(simulate(fleet, mix.draw(rng, n, rate)))
-                predicted = [float(pre.ttft_quantile_s(q, rate, c, service[:, None], mix.weight)[0]) for q in QUANTILES]
+                predicted = [float(pre.ttft_quantile_s(q, rate, c, queue)[0]) for q in QUANTILES]
                 yield _row("prefill, one request per pass", f"{shape}, c={c}", load, "ttft_s", summary, predicted)
 
 
 def rank_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:
-    """Attention-DP: requests lie on the ranks of a common pass that the fullest rank ends.
-
-    Once with as many requests a pass as fit 8192 tokens a rank, as engines do, and once with one request per rank.
-    """
-    mix = lengths("azure-conversation-2023")
-    hot = 0.7
-    for limit, budget, name in ((10_000, 8192.0, "8192 tokens a rank"), (0, np.inf, "one request a rank")):
-        for ranks, c in ((4, 1), (8, 1), (8, 4)):
-            single = mix.prefill_s()
-            full = BASE_S + (single - BASE_S) * (hot + (1 - hot) * ranks)
+    """Attention-DP: requests lie on the ranks of a common pass that the fullest rank ends; 8192 tokens a rank."""
+    budget = 8192.0
+    for shape, hot, per_token in (("azure-conversation-2023", 0.7, 4.2e-5), ("azure-code-2023", 0.9, 8e-5)):
+        mix = lengths(shape)
+        for ranks, c in ((4, 1), (8, 1), (8, 4), (32, 2)):
+            work = per_token * mix.prompt + PER_TOKEN2_S * mix.prompt**2 / 2
+            service = pre.PrefillService(
+                service_s=(BASE_S + work)[:, None],
+                weight=mix.weight,
+                ranks=ranks,
+                full_s=(BASE_S + work * (hot + (1 - hot) * ranks))[:, None],
+                fixed_s=BASE_S,
+                max_requests=requests_of_full_pass(ranks, budget, mix.prompt, mix.weight),
+            )
             for load in LOADS:
-                rate = load * c * ranks / float(mix.weight @ full)
+                rate = load / float(pre.prefill_utilisation(1.0, c, service)[0])
                 fleet = SimFleet(
                     prefill=[
                         PrefillPool(
                             name="p",
                             replicas=c,
                             fixed_s=BASE_S,
-                            per_token_s=PER_TOKEN_S,
+                            per_token_s=per_token,
                             per_token2_s=PER_TOKEN2_S,
                             ranks=ranks,
-                            max_requests=limit or ranks,
+                            max_requests=10_000,
                             token_budget=budget,
                             hot_frac=hot,
                         )
@@ -147,12 +153,9 @@ def rank_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:
                     decode=[DecodePool(name="d", replicas=1, batch=[1], context=[0], step_s=[[1e-9]])],
                 )
                 summary = summarise(simulate(fleet, mix.draw(rng, n // 3, rate)))
-                shared = {"slots": np.array([float(ranks)]), "service_full_s": full[:, None]}
-                predicted = [
-                    float(pre.ttft_quantile_s(q, rate, c, single[:, None], mix.weight, **shared)[0])  # type: ignore[arg-type]
-                    for q in QUANTILES
-                ]
-                yield _row(f"prefill with ranks, {name}", f"{ranks} ranks, c={c}", load, "ttft_s", summary, predicted)
+                predicted = [float(pre.ttft_quantile_s(q, rate, c, service)[0]) for q in QUANTILES]
+                case = f"{shape}, {ranks} ranks, c={c}"
+                yield _row("prefill with ranks, 8192 tokens a rank", case, load, "ttft_s", summary, predicted)
 
 
 def decode_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:

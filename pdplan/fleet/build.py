@@ -214,8 +214,7 @@ def _prefill_pools(
                 model = prefill_model(scenario, fleet, c.layouts.take(mine), link, same_site=same)
                 keep = _undominated(scenario, c.layouts.take(mine), model)
                 model = model.take(keep)
-                mean = scenario.mix.weight @ model.full_s
-                need = 1.5 * scenario.rate_req_per_s * mean / model.slots + 1.0
+                need = 1.5 * prefill.prefill_utilisation(scenario.rate_req_per_s, 1, model.service(scenario)) + 1.0
                 grid = _replica_grid(np.minimum(need, 512.0))
                 rates = _grid_rates(scenario, model, grid, targets, first)
                 done[path] = mine[keep], grid, rates, model.kv_bytes_per_request, scenario.mix.weight @ model.transfer_s
@@ -250,7 +249,7 @@ def _undominated(scenario: Scenario, layouts: Layouts, model: PrefillModel) -> N
     A beats B when A's cards divide B's, A is no slower for any request, alone and in a full pass, on the server and to
     the end of the transfer, sends no more, and as many A as fit in B serve at least as many requests side by side.
     """
-    cards, slots = layouts.cards_per_replica, model.slots
+    cards, ranks = layouts.cards_per_replica, model.ranks
     total = model.single_s + model.extra_s
     order = np.lexsort((scenario.mix.weight @ model.full_s, cards))
     kept: list[int] = []
@@ -258,7 +257,7 @@ def _undominated(scenario: Scenario, layouts: Layouts, model: PrefillModel) -> N
         beaten = False
         for a in kept:
             ratio = cards[b] // cards[a]
-            if cards[b] % cards[a] or slots[a] * ratio < slots[b]:
+            if cards[b] % cards[a] or ranks[a] * ratio < ranks[b]:
                 continue
             if scenario.engine.equal_tp and layouts.tp[a] != layouts.tp[b]:
                 continue
@@ -278,21 +277,8 @@ def _undominated(scenario: Scenario, layouts: Layouts, model: PrefillModel) -> N
 def _grid_rates(
     scenario: Scenario, model: PrefillModel, grid: NDArray[np.int64], targets: list[tuple[float, float]], first: float
 ) -> Floats:
-    """Capacity on a grid of replica counts that differs by candidate: each distinct count once, all candidates at once."""
-    counts = np.unique(grid)
-    rates = prefill.prefill_capacity_req_per_s(
-        model.single_s,
-        scenario.mix.weight,
-        counts,
-        targets,
-        model.extra_s + first,
-        slots=model.slots,
-        service_full_s=model.full_s,
-        arrival_cv2=scenario.arrival_cv2,
-    )
-    rows = np.searchsorted(counts, grid)
-    result: Floats = np.take_along_axis(rates, rows, axis=0)
-    return result
+    """Capacity on a grid of replica counts (N, C) that differs by candidate."""
+    return prefill.prefill_capacity_req_per_s(model.service(scenario), grid, targets, model.extra_s + first)
 
 
 def build_problem(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) -> Built:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,32 +161,31 @@ def _prefill_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec, first_step_
     model = prefill_model(scenario, fleet, layouts, link, same_site=same)
     engine = fleet.latency.engine_constants
     extra = model.extra_s + (engine["first_token_steps"] + engine["poll_interval_steps"] / 2) * first_step_s
-    load = (np.array([spec.rate_req_per_s]), np.array([spec.replicas]), model.single_s, mix.weight)
-    kinds: dict[str, Any] = {"slots": model.slots, "service_full_s": model.full_s, "arrival_cv2": scenario.arrival_cv2}
+    service, rate, replicas = model.service(scenario), spec.rate_req_per_s, spec.replicas
 
     def tail(limits: Floats) -> Floats:
-        rate = np.full((len(limits), 1), spec.rate_req_per_s)
-        result = prefill.ttft_tail(limits[None, :, None] - extra[:, None, :], rate, *load[1:], **kinds)
+        result = prefill.ttft_tail(limits[:, None], rate, replicas, service, extra_s=extra)
         return np.asarray(result[:, 0], dtype=np.float64)
 
-    full = float(mix.weight @ model.full_s[:, 0])
-    slots = float(model.slots[0])
-    rho = spec.rate_req_per_s * full / (spec.replicas * slots)
+    rho = _scalar(prefill.prefill_utilisation(rate, replicas, service))
+    ranks, most = float(model.ranks[0]), float(model.max_requests[0])
+    passing = _scalar(prefill.mean_pass_s(rate, replicas, service))
     new = mix.new_tokens[:, None]
-    use = fleet.latency.prefill_resources(layouts, new, mix.cached_tokens[:, None], layouts.attention_dp)
-    passes = full * float(layouts.pp[0])
+    use = fleet.latency.prefill_resources(layouts, new, mix.cached_tokens[:, None], ranks)
+    cards = replicas * ranks * float(layouts.pp[0])
     longest = float(mix.input_tokens.max())
-    held = min(slots * (1.0 + rho), _scalar(fleet.latency.max_batch(layouts, longest)))
+    here = rate / replicas * passing
+    held = min(here + min(here, most), _scalar(fleet.latency.max_batch(layouts, longest)))
     return PoolState(
         utilization_frac=rho,
-        batch_mean=rho * slots,
-        max_batch=int(slots),
-        service_mean_s=full,
-        flop_frac=rho * _scalar(mix.weight @ use.flop_s) / passes,
-        hbm_frac=rho * _scalar(mix.weight @ use.hbm_s) / passes,
+        batch_mean=here,
+        max_batch=round(most),
+        service_mean_s=passing,
+        flop_frac=rate * _scalar(mix.weight @ use.flop_s) / cards,
+        hbm_frac=rate * _scalar(mix.weight @ use.hbm_s) / cards,
         memory=_memory(fleet, layouts, held, longest, 0.0),
         ttft_tail=tail,
-        ttft_mean_s=_scalar(prefill.ttft_mean_s(*load, **kinds)) + float(mix.weight @ extra[:, 0]),
+        ttft_mean_s=_scalar(prefill.ttft_mean_s(rate, replicas, service, extra_s=extra)),
         transfer_mean_s=float(mix.weight @ model.transfer_s[:, 0]),
         kv_bytes_per_request=_scalar(model.kv_bytes_per_request),
         prefill_work_frac=1.0,

@@ -142,11 +142,6 @@ def _distances(scenario: Scenario, fleet: Fleet, candidates: Candidates) -> tupl
 def _known_errors(pools: Sequence[Pool]) -> list[str]:
     """Where simulation says that the queueing formulas promise too much (docs/explanation/queueing-accuracy.md)."""
     found = []
-    if any(pool.role == "prefill" and pool.layout.attention_dp > 1 for pool in pools):
-        found.append(
-            "a prefill pool uses attention data parallelism: its TTFT is a lower bound, simulation gives about twice as much "
-            "at half load; see the queueing accuracy page"
-        )
     if any(pool.role == "colocated" and pool.utilization_frac > 0.8 for pool in pools):
         found.append(
             "a colocated pool is more than 80 % busy: its TTFT percentiles are 18 to 43 % low against simulation; see the "

@@ -16,6 +16,8 @@ from pdplan.perf.layout import Layouts
 from pdplan.perf.transfer import kv_transfer_s
 from pdplan.scenario.resolve import Scenario, SiteLink, Target
 from pdplan.serving.colocated import ColocatedModel
+from pdplan.serving.prefill import PrefillService
+from pdplan.serving.rank_passes import requests_of_full_pass
 
 __all__ = [
     "BATCH_GRID",
@@ -52,9 +54,13 @@ class PrefillModel:
     single_s: Floats
     """Time the replica is taken by a request alone in its pass, (K, C)."""
     full_s: Floats
-    """The same with every slot of the pass taken, (K, C)."""
-    slots: NDArray[np.int64]
-    """Requests of one pass: one per attention rank, (C,)."""
+    """The same with one such request on every attention rank, (K, C)."""
+    fixed_s: Floats
+    """A pass without requests, (C,)."""
+    ranks: NDArray[np.int64]
+    """Attention ranks that share a pass, (C,)."""
+    max_requests: Floats
+    """Requests of a full pass, (C,): one without attention-DP, else what the token budget and the memory allow."""
     extra_s: Floats
     """After prefill and before the first token is out, without the decode step: overhead, transfer, pipeline, (K, C)."""
     transfer_s: Floats
@@ -67,10 +73,24 @@ class PrefillModel:
         return PrefillModel(
             single_s=self.single_s[:, index],
             full_s=self.full_s[:, index],
-            slots=self.slots[index],
+            fixed_s=self.fixed_s[index],
+            ranks=self.ranks[index],
+            max_requests=self.max_requests[index],
             extra_s=self.extra_s[:, index],
             transfer_s=self.transfer_s[:, index],
             kv_bytes_per_request=self.kv_bytes_per_request[index],
+        )
+
+    def service(self, scenario: Scenario) -> PrefillService:
+        """What the queueing formulas want to know."""
+        return PrefillService(
+            service_s=self.single_s,
+            weight=scenario.mix.weight,
+            ranks=self.ranks,
+            full_s=self.full_s,
+            fixed_s=self.fixed_s,
+            max_requests=self.max_requests,
+            arrival_cv2=scenario.arrival_cv2,
         )
 
 
@@ -79,13 +99,19 @@ def prefill_model(
 ) -> PrefillModel:
     """Service and transfer times of every support point.
 
-    A replica with attention-DP serves one request per rank in a common pass. With pipeline stages the queue sees the
-    interval between passes, the request the whole pass.
+    A replica with attention-DP serves the requests of all ranks in a common pass, each rank up to the engine's token budget;
+    a longer prompt takes several passes, each with the fixed cost. With pipeline stages the queue sees the interval
+    between passes, the request the whole pass.
     """
     latency, mix = fleet.latency, scenario.mix
     new, cached = mix.new_tokens[:, None], mix.cached_tokens[:, None]
-    single = latency.prefill_interval_s(layouts, new, cached, 1.0)
-    full = np.maximum(latency.prefill_interval_s(layouts, new, cached, layouts.attention_dp), single)
+    budget = float(scenario.engine.prefill_token_budget)
+    fixed = np.broadcast_to(latency.prefill_interval_s(layouts, 1.0, 0.0, 1.0), (len(layouts),))
+    more = (np.ceil(new / budget) - 1) * fixed
+    single = latency.prefill_interval_s(layouts, new, cached, 1.0) + more
+    full = np.maximum(latency.prefill_interval_s(layouts, new, cached, layouts.attention_dp) + more, single)
+    resident = latency.max_batch(layouts, float(mix.mean(mix.input_tokens)))
+    taken = np.minimum(requests_of_full_pass(layouts.attention_dp, budget, mix.new_tokens, mix.weight), resident)
     passes = single * layouts.pp
     size = np.broadcast_to(latency.kv_transfer_bytes(layouts, new), single.shape)
     path = np.inf
@@ -107,7 +133,9 @@ def prefill_model(
     return PrefillModel(
         single_s=single,
         full_s=full,
-        slots=layouts.attention_dp,
+        fixed_s=fixed,
+        ranks=layouts.attention_dp,
+        max_requests=np.where(layouts.attention_dp > 1, np.maximum(taken, layouts.attention_dp), 1.0),
         extra_s=overhead + transfer + (passes - single),
         transfer_s=transfer,
         kv_bytes_per_request=mix.weight @ size,

@@ -1,18 +1,14 @@
-"""Prefill pools: time to first token as M/G/c with the true length distribution, and the rate a target allows.
+"""Prefill pools: time to first token with the true length distribution, and the rate a target allows.
 
-A replica serves `slots` requests at once (attention-DP ranks times requests per pass); a pool of n replicas is one
-first-come queue with n x slots servers. A
-pass with all slots filled takes `service_full_s` instead of `service_s`;
-in between the pass time moves with utilisation (pdplan latency model, section 3). With more than one slot a request
-that arrives while a pass runs also waits for its end (a gate, uniform over the pass).
-
-Waiting time W is zero with probability 1 - C (Erlang C) and exponential with mean theta otherwise (pdplan
-latency model,
+Layouts whose replicas serve one request at a time form one first-come queue with as many servers as replicas (M/G/c).
+Waiting time W is zero with probability 1 - C (Erlang C) and exponential with mean theta otherwise (pdplan latency model,
 section 8.1), so that, over support points k,
 P(TTFT > t) = sum_k w_k min(1, C exp(-(t - S_k)/theta)) for t >= S_k.
 
-Valid for stationary traffic up to a utilisation of about 0.95, the default cap: above it a queue needs so
-long to settle
+Layouts with attention data parallelism serve several requests in passes that last as long as their fullest rank
+(:mod:`pdplan.serving.rank_passes`). Both kinds may stand side by side in one call.
+
+Valid for stationary traffic up to a utilisation of about 0.95, the default cap: above it a queue needs so long to settle
 that its percentiles describe no real hour. Not valid for sticky routing (that is n queues of one replica).
 """
 
@@ -20,17 +16,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pdplan.serving.rank_passes import RankPasses, erlang_b, mean_pass_at, rank_passes, rank_ttft_tail
+
 __all__ = [
     "MAX_UTILISATION",
-    "BatchedPrefill",
+    "PrefillService",
     "PrefillWait",
-    "batched_prefill",
     "erlang_c",
+    "mean_pass_s",
     "prefill_capacity_req_per_s",
     "prefill_utilisation",
     "prefill_wait",
@@ -42,10 +41,12 @@ __all__ = [
 Floats = NDArray[np.float64]
 MAX_UTILISATION = 0.95
 _BISECTIONS = 18
-_RECURSION_LIMIT = 64
-"""Above this many servers the closed form with the incomplete gamma function is cheaper than the recursion."""
-_GAUSS = (0.5 - 0.5 / math.sqrt(3.0), 0.5 + 0.5 / math.sqrt(3.0))
-"""Two-point Gauss-Legendre nodes on (0, 1) for the uniform gate."""
+_MEAN_NODES = 96
+_SLACK = 1e-12
+"""Of a tail probability, against rounding."""
+_UNEVEN = 0.01
+"""Headroom of capacities with ranks, relative to the share that may be late: interpolation in tables makes a tail dip by up
+to 0.0005 as the rate grows, and at a rate below its capacity a pool must meet its targets."""
 
 
 def erlang_c(servers: ArrayLike, load: ArrayLike) -> Floats:
@@ -59,18 +60,8 @@ def erlang_c(servers: ArrayLike, load: ArrayLike) -> Floats:
         Offered load a = rate x mean service, Erlang. At a >= c the answer is 1.
     """
     c, a = np.broadcast_arrays(np.asarray(servers, dtype=np.float64), np.asarray(load, dtype=np.float64))
-    safe = np.clip(a, 1e-12, None)
-    top = int(c.max(initial=1.0))
-    if top <= _RECURSION_LIMIT:
-        inverse = np.ones(c.shape)  # 1/B(j, a) = 1 + j/a 1/B(j-1, a): grows, never cancels
-        for j in range(1, top + 1):
-            inverse = np.where(j <= c, 1.0 + j / safe * inverse, inverse)
-        blocking = 1.0 / inverse
-    else:
-        from scipy.special import gammaincc, gammaln
-
-        blocking = np.exp(c * np.log(safe) - safe - gammaln(c + 1)) / np.maximum(gammaincc(c + 1, safe), 1e-300)
-    rho = safe / c
+    blocking = erlang_b(c, a)
+    rho = np.clip(a, 1e-12, None) / c
     out: Floats = np.where(rho >= 1, 1.0, blocking / np.maximum(1.0 - rho + rho * blocking, 1e-300))
     return out
 
@@ -105,73 +96,72 @@ def prefill_wait(
     return PrefillWait(rho, waits, theta, waits * theta)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillService:
+    """Prefill of K support points on C layouts."""
+
+    service_s: Floats
+    """(K, C) pass time of a request that is alone in its pass."""
+    weight: Floats
+    """(K,) shares of the support points; need not sum to one."""
+    ranks: ArrayLike = 1
+    """(C,) attention ranks that share a pass. With one, every request has a pass of its own."""
+    full_s: Floats | None = None
+    """(K, C) pass with one such request on every rank; not needed where no layout has several."""
+    fixed_s: ArrayLike = 0.0
+    """(C,) pass without requests (several ranks)."""
+    max_requests: ArrayLike = 1.0
+    """(C,) requests of a full pass (several ranks)."""
+    arrival_cv2: float = 1.0
+    """Squared coefficient of variation of the gaps between arrivals (1 for Poisson)."""
+
+
 class _Pool(NamedTuple):
-    """Everything fixed about C candidates; (K, C) and (C,) arrays."""
+    """A checked service, its columns by kind, and what does not depend on the rate."""
 
     single: Floats
-    extra: Floats
-    """service_full - service, what a full pass adds."""
     weight: Floats
-    slots: Floats
+    mean: Floats
+    """(C,)"""
+    cv2: Floats
     arrival_cv2: float
+    alone: NDArray[np.int64]
+    """Columns of one request per pass."""
+    shared: NDArray[np.int64]
+    """Columns with ranks."""
+    passes: RankPasses | None
 
 
-def _pool(
-    service_s: ArrayLike, weight: ArrayLike, slots: ArrayLike, service_full_s: ArrayLike | None, arrival_cv2: float
-) -> _Pool:
-    single = np.asarray(service_s, dtype=np.float64)
-    w = np.asarray(weight, dtype=np.float64)
-    if single.ndim != 2 or w.shape != single.shape[:1]:
-        raise ValueError(f"service_s must be (K, C) and weight (K,); got {single.shape} and {w.shape}")
-    full = single if service_full_s is None else np.maximum(np.asarray(service_full_s, dtype=np.float64), single)
-    many = np.broadcast_to(np.asarray(slots, dtype=np.float64), single.shape[1:])
-    return _Pool(single, full - single, w / w.sum(), many, arrival_cv2)
+def _pool(service: PrefillService) -> _Pool:
+    single = np.asarray(service.service_s, dtype=np.float64)
+    weight = np.asarray(service.weight, dtype=np.float64)
+    if single.ndim != 2 or weight.shape != single.shape[:1]:
+        raise ValueError(f"service_s must be (K, C) and weight (K,); got {single.shape} and {weight.shape}")
+    weight = weight / weight.sum()
+    ranks, fixed, most = (
+        np.broadcast_to(np.asarray(x, dtype=np.float64), single.shape[1:])
+        for x in (service.ranks, service.fixed_s, service.max_requests)
+    )
+    alone, shared = np.flatnonzero(ranks <= 1), np.flatnonzero(ranks > 1)
+    passes = None
+    if len(shared):
+        if service.full_s is None:
+            raise ValueError("full_s is needed where a layout has several ranks")
+        full = np.asarray(service.full_s, dtype=np.float64)
+        passes = rank_passes(single[:, shared], full[:, shared], fixed[shared], weight, ranks[shared], most[shared])
+    mean = weight @ single
+    second = weight @ single**2
+    return _Pool(
+        single, weight, mean, np.maximum(second / mean**2 - 1, 0.0), service.arrival_cv2, alone, shared, passes
+    )
 
 
-def _utilisation(pool: _Pool, rate: Floats, replicas: Floats) -> Floats:
-    """rho solves rho = rate (E S1 + rho E[S_full - S1]) / servers."""
-    per_server = rate / (replicas * pool.slots)
-    lower = 1 - per_server * (pool.weight @ pool.extra)
-    out: Floats = np.where(lower > 0, per_server * (pool.weight @ pool.single) / np.maximum(lower, 1e-12), np.inf)
+def _ceiling(pool: _Pool) -> Floats:
+    """Rate at which one replica is always busy, (C,)."""
+    out: Floats = 1 / pool.mean
+    if pool.passes is not None:
+        out[pool.shared] = pool.passes.capacity_req_per_s
     return out
-
-
-def _state(pool: _Pool, rate: Floats, replicas: Floats) -> tuple[Floats, Floats, PrefillWait, Floats]:
-    """Service (K, ..., C), mean service (..., C), wait, and probability that a pass runs on one's replica."""
-    rho = np.minimum(_utilisation(pool, rate, replicas), 1.0)
-    shape = (pool.single.shape[0], *([1] * (rho.ndim - 1)), pool.single.shape[1])
-    mean1, mean_extra = pool.weight @ pool.single, pool.weight @ pool.extra
-    if np.any(pool.extra):
-        service = pool.single.reshape(shape) + rho * pool.extra.reshape(shape)
-        second = (
-            pool.weight @ pool.single**2
-            + 2 * rho * (pool.weight @ (pool.single * pool.extra))
-            + rho**2 * (pool.weight @ pool.extra**2)
-        )
-    else:
-        service = pool.single.reshape(shape)
-        second = np.broadcast_to(pool.weight @ pool.single**2, rho.shape)
-    mean = mean1 + rho * mean_extra
-    wait = prefill_wait(rate, replicas * pool.slots, mean, np.maximum(second / mean**2 - 1, 0), pool.arrival_cv2)
-    busy = np.where(pool.slots > 1, -np.expm1(-rate / replicas * mean), 0.0)
-    return service, mean, wait, busy
-
-
-def _tail(pool: _Pool, t_s: Floats, rate: Floats, replicas: Floats) -> Floats:
-    service, mean, wait, busy = _state(pool, rate, replicas)
-    theta = np.where(np.isfinite(wait.theta_s), np.maximum(wait.theta_s, 1e-12), 1e30)
-
-    def later(gate: Floats | float) -> Floats:
-        left = (t_s - gate) - service
-        survive = np.where(left >= 0, wait.wait_probability * np.exp(-np.maximum(left, 0.0) / theta), 1.0)
-        out: Floats = np.tensordot(pool.weight, survive, axes=(0, 0))
-        return out
-
-    tail = later(0.0)
-    if np.any(busy > 0):
-        gated = (later(_GAUSS[0] * mean) + later(_GAUSS[1] * mean)) / 2
-        tail = (1 - busy) * tail + busy * gated
-    return np.where(wait.utilisation >= 1, 1.0, tail)
 
 
 def _grid(rate: ArrayLike, replicas: ArrayLike, candidates: int) -> tuple[Floats, Floats]:
@@ -181,130 +171,173 @@ def _grid(rate: ArrayLike, replicas: ArrayLike, candidates: int) -> tuple[Floats
     return np.broadcast_to(r, shape), np.broadcast_to(n, shape)
 
 
-def prefill_utilisation(
-    rate_req_per_s: ArrayLike,
-    replicas: ArrayLike,
-    service_s: ArrayLike,
-    weight: ArrayLike,
-    *,
-    slots: ArrayLike = 1,
-    service_full_s: ArrayLike | None = None,
-) -> Floats:
-    """Busy share of the pool's servers, (..., C); at or above 1 the queue grows without end. See :func:`ttft_tail`."""
-    pool = _pool(service_s, weight, slots, service_full_s, 1.0)
-    return _utilisation(pool, *_grid(rate_req_per_s, replicas, pool.single.shape[1]))
+def _tail(pool: _Pool, t_s: Floats, rate: Floats, replicas: Floats, *, grouped: bool = True) -> Floats:
+    """P(wait + service > t) with t (1 or K, ..., C)."""
+    if pool.passes is None:
+        return _tail_alone(pool, pool.alone, t_s, rate, replicas)
+    out = np.empty(rate.shape)
+    if len(pool.alone):
+        part = pool.alone
+        out[..., part] = _tail_alone(pool, part, t_s[..., part], rate[..., part], replicas[..., part])
+    part = pool.shared
+    out[..., part] = rank_ttft_tail(
+        t_s[..., part],
+        rate[..., part],
+        replicas[..., part],
+        pool.passes,
+        arrival_cv2=pool.arrival_cv2,
+        grouped=grouped,
+    )
+    return out
+
+
+def _tail_alone(pool: _Pool, columns: NDArray[np.int64], t_s: Floats, rate: Floats, replicas: Floats) -> Floats:
+    wait = prefill_wait(rate, replicas, pool.mean[columns], pool.cv2[columns], pool.arrival_cv2)
+    theta = np.where(np.isfinite(wait.theta_s), np.maximum(wait.theta_s, 1e-12), 1e30)
+    service = pool.single[:, columns].reshape(len(pool.weight), *([1] * (rate.ndim - 1)), len(columns))
+    left = t_s - service
+    survive = np.where(left >= 0, wait.wait_probability * np.exp(-np.maximum(left, 0.0) / theta), 1.0)
+    return np.where(wait.utilisation >= 1, 1.0, np.tensordot(pool.weight, survive, axes=(0, 0)))
+
+
+def _time(t_s: ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """A time per pool as (1, ..., C)."""
+    return np.broadcast_to(np.asarray(t_s, dtype=np.float64), shape)[None]
+
+
+def _after(extra_s: ArrayLike, pool: _Pool, dimensions: int) -> Floats:
+    """A latency after the pass (scalar, (C,) or (K, C)) as (K, 1.., C)."""
+    extra = np.broadcast_to(np.asarray(extra_s, dtype=np.float64), pool.single.shape)
+    return extra.reshape(extra.shape[0], *([1] * (dimensions - 1)), extra.shape[1])
+
+
+def prefill_utilisation(rate_req_per_s: ArrayLike, replicas: ArrayLike, service: PrefillService) -> Floats:
+    """Rate over the rate at which the pool is always busy with full passes, (..., C); at 1 the queue grows without end."""
+    pool = _pool(service)
+    rate, n = _grid(rate_req_per_s, replicas, pool.single.shape[1])
+    out: Floats = rate / (n * _ceiling(pool))
+    return out
+
+
+def mean_pass_s(rate_req_per_s: ArrayLike, replicas: ArrayLike, service: PrefillService) -> Floats:
+    """Mean duration of a pass, (..., C): with several ranks it grows with the load."""
+    pool = _pool(service)
+    rate, n = _grid(rate_req_per_s, replicas, pool.single.shape[1])
+    mean = np.array(np.broadcast_to(pool.mean, rate.shape))
+    if pool.passes is not None:
+        part = pool.shared
+        mean[..., part] = mean_pass_at(pool.passes, (rate / n)[..., part])
+    return mean
 
 
 def ttft_tail(
     t_s: ArrayLike,
     rate_req_per_s: ArrayLike,
     replicas: ArrayLike,
-    service_s: ArrayLike,
-    weight: ArrayLike,
+    service: PrefillService,
     *,
-    slots: ArrayLike = 1,
-    service_full_s: ArrayLike | None = None,
-    arrival_cv2: float = 1.0,
+    extra_s: ArrayLike = 0.0,
+    grouped: bool = True,
 ) -> Floats:
-    """P(wait + service > t).
+    """P(wait + pass + extra > t).
 
     Parameters
     ----------
     t_s, rate_req_per_s, replicas : array_like
         Broadcast to (..., C). Time, arrival rate of the whole pool, replicas in it.
-    service_s : (K, C)
-        Pass time of support point k on candidate c when it is alone in its pass.
-    weight : (K,)
-        Shares of the support points.
-    slots : (C,), optional
-        Requests one replica serves in one pass.
-    service_full_s : (K, C), optional
-        Pass time when all slots are taken; `service_s` when absent.
-    arrival_cv2 : float
-        Squared coefficient of variation of the gaps between arrivals (1 for Poisson).
+    service : PrefillService
+        Of C layouts.
+    extra_s : scalar, (C,) or (K, C)
+        Each request's latency after its pass (KV transfer, first decode step).
+    grouped : bool
+        Layouts with ranks: support points of similar work are taken together, fine unless `extra_s` differs among them.
 
     Returns
     -------
     ndarray (..., C)
     """
-    pool = _pool(service_s, weight, slots, service_full_s, arrival_cv2)
-    rate, n = _grid(rate_req_per_s, replicas, pool.single.shape[1])
-    return _tail(pool, np.asarray(t_s, dtype=np.float64), rate, n)
+    pool = _pool(service)
+    shape = np.broadcast_shapes(np.shape(t_s), np.shape(rate_req_per_s), np.shape(replicas), pool.single.shape[1:])
+    rate, n = (np.broadcast_to(np.asarray(x, dtype=np.float64), shape) for x in (rate_req_per_s, replicas))
+    return _tail(pool, _time(t_s, shape) - _after(extra_s, pool, len(shape)), rate, n, grouped=grouped)
 
 
 def ttft_mean_s(
-    rate_req_per_s: ArrayLike,
-    replicas: ArrayLike,
-    service_s: ArrayLike,
-    weight: ArrayLike,
-    *,
-    extra_s: ArrayLike = 0.0,
-    slots: ArrayLike = 1,
-    service_full_s: ArrayLike | None = None,
-    arrival_cv2: float = 1.0,
+    rate_req_per_s: ArrayLike, replicas: ArrayLike, service: PrefillService, *, extra_s: ArrayLike = 0.0
 ) -> Floats:
-    """Mean of wait + service + extra, (..., C); parameters as in :func:`prefill_capacity_req_per_s`."""
-    pool = _pool(service_s, weight, slots, service_full_s, arrival_cv2)
+    """Mean of wait + pass + extra, (..., C); infinite where the pool is unstable. Parameters as in :func:`ttft_tail`."""
+    pool = _pool(service)
     rate, n = _grid(rate_req_per_s, replicas, pool.single.shape[1])
-    _, mean, wait, busy = _state(pool, rate, n)
     extra = pool.weight @ np.broadcast_to(np.asarray(extra_s, dtype=np.float64), pool.single.shape)
-    out: Floats = np.where(wait.utilisation < 1, wait.mean_wait_s + mean * (1 + busy / 2) + extra, np.inf)
-    return out
+    wait = prefill_wait(rate, n, pool.mean, pool.cv2, pool.arrival_cv2)
+    mean = wait.mean_wait_s + pool.mean
+    stable = rate < n * _ceiling(pool)
+    if pool.passes is not None:
+        part = pool.shared
+        # The integral of the tail, over nodes denser near zero.
+        top = _upper(pool, 0.9999, rate, n)[..., part]
+        edges = np.linspace(0.0, 1.0, _MEAN_NODES + 1) ** 2
+        middle = (edges[1:] + edges[:-1]) / 2
+        sums = np.zeros(top.shape)
+        for u, width in zip(middle, np.diff(edges), strict=True):
+            t = np.zeros(rate.shape)
+            t[..., part] = u * top
+            sums += _tail(pool, t[None], rate, n)[..., part] * width * top
+        mean = np.array(mean)
+        mean[..., part] = sums
+    return np.where(stable, mean + extra, np.inf)
+
+
+def _upper(pool: _Pool, q: float, rate: Floats, replicas: Floats) -> Floats:
+    """A time above the q-quantile of wait + pass, (..., C); any number where the pool is unstable."""
+    slowest = pool.single.max(axis=0)
+    wait = prefill_wait(rate, replicas, pool.mean, pool.cv2, pool.arrival_cv2)
+    top = slowest + np.where(wait.utilisation < 1, wait.theta_s, 0.0) * -math.log1p(-q)
+    if pool.passes is not None:
+        part, top = pool.shared, np.array(top)
+        top[..., part] = slowest[part]
+        stable = rate < replicas * _ceiling(pool)
+        for _ in range(40):
+            late = stable & (_tail(pool, top[None], rate, replicas) > 1 - q + _SLACK)
+            late[..., pool.alone] = False
+            if not late.any():
+                break
+            top = np.where(late, 2 * top, top)
+    return np.asarray(top, dtype=np.float64)
 
 
 def ttft_quantile_s(
-    q: float,
-    rate_req_per_s: ArrayLike,
-    replicas: ArrayLike,
-    service_s: ArrayLike,
-    weight: ArrayLike,
-    *,
-    extra_s: ArrayLike = 0.0,
-    slots: ArrayLike = 1,
-    service_full_s: ArrayLike | None = None,
-    arrival_cv2: float = 1.0,
+    q: float, rate_req_per_s: ArrayLike, replicas: ArrayLike, service: PrefillService, *, extra_s: ArrayLike = 0.0
 ) -> Floats:
-    """q-quantile of wait + service + extra, (..., C); infinite where the pool is unstable.
-
-    `extra_s` (scalar, (C,) or (K, C)) is each request's latency after its pass; the rest as in :func:`ttft_tail`.
-    """
+    """q-quantile of wait + pass + extra, (..., C); infinite where the pool is unstable. As in :func:`ttft_tail`."""
     if not 0 < q < 1:
         raise ValueError(f"q is {q!r}; a fraction strictly between 0 and 1 is accepted")
-    pool = _pool(service_s, weight, slots, service_full_s, arrival_cv2)
+    pool = _pool(service)
     rate, n = _grid(rate_req_per_s, replicas, pool.single.shape[1])
-    service, mean, wait, _ = _state(pool, rate, n)
-    stable = wait.utilisation < 1
-    # The slowest service plus the wait's own quantile plus a whole gate bounds the sum's quantile from above.
-    low = np.zeros(rate.shape)
-    extra = np.broadcast_to(np.asarray(extra_s, dtype=np.float64), pool.single.shape)
-    extra = extra.reshape(extra.shape[0], *([1] * (rate.ndim - 1)), extra.shape[1])
-    high = (service + extra).max(axis=0) + mean + np.where(stable, wait.theta_s, 0.0) * -math.log1p(-q)
+    extra = _after(extra_s, pool, rate.ndim)
+    low, high = np.zeros(rate.shape), _upper(pool, q, rate, n) + extra.max(axis=0)
     for _ in range(45):
         middle = (low + high) / 2
-        late = _tail(pool, middle - extra, rate, n) > 1 - q + 1e-12
+        late = _tail(pool, middle[None] - extra, rate, n) > 1 - q + _SLACK
         low, high = np.where(late, middle, low), np.where(late, high, middle)
-    return np.where(stable, high, np.inf)
+    return np.where(rate < n * _ceiling(pool), high, np.inf)
 
 
 def prefill_capacity_req_per_s(
-    service_s: ArrayLike,
-    weight: ArrayLike,
+    service: PrefillService,
     replicas: ArrayLike,
     targets: Sequence[tuple[float, float]],
     extra_s: ArrayLike = 0.0,
     *,
-    slots: ArrayLike = 1,
-    service_full_s: ArrayLike | None = None,
-    arrival_cv2: float = 1.0,
     max_utilisation: float = MAX_UTILISATION,
 ) -> Floats:
     """Largest rate at which n replicas meet every TTFT target.
 
     Parameters
     ----------
-    service_s, weight, slots, service_full_s, arrival_cv2
-        As in :func:`ttft_tail`.
-    replicas : (N,) int
+    service : PrefillService
+        Of C layouts.
+    replicas : (N,) or (N, C) int
         Replicas in the pool, one answer each.
     targets : sequence of (q, limit_s)
         P(TTFT <= limit) >= q for each.
@@ -318,90 +351,28 @@ def prefill_capacity_req_per_s(
     ndarray (N, C)
         0 where the unloaded latency already breaks a target. Found from below to 2^-18 of the rate at the cap.
     """
-    pool = _pool(service_s, weight, slots, service_full_s, arrival_cv2)
-    extra = np.broadcast_to(np.asarray(extra_s, dtype=np.float64), pool.single.shape)
-    n = np.asarray(replicas, dtype=np.float64)[:, None] * np.ones(pool.single.shape[1])
-    # rho = cap inverted for the rate: rate = servers cap / (E S1 + cap E[extra])
-    work = pool.weight @ pool.single + max_utilisation * (pool.weight @ pool.extra)
-    ceiling = n * pool.slots * max_utilisation / work
-    shifted = _Targets(pool, extra[:, None, :], targets)
-    low, high = np.zeros(ceiling.shape), ceiling.copy()
-    low = np.where(shifted.met(ceiling, n), ceiling, low)
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        met = shifted.met(middle, n)
-        low, high = np.where(met, middle, low), np.where(met, high, middle)
-    return np.where(low > ceiling * 1e-6, low, 0.0)
+    for q, limit in targets:
+        if not (0 < q < 1 and limit > 0):
+            raise ValueError(f"target (q={q!r}, limit={limit!r} s): 0 < q < 1 and a positive limit are accepted")
+    pool = _pool(service)
+    n = np.asarray(replicas, dtype=np.float64)
+    n = np.broadcast_to(n if n.ndim == 2 else n[:, None], (len(n), pool.single.shape[1]))
+    extra = _after(extra_s, pool, 2)
 
+    uneven = np.zeros(pool.single.shape[1])
+    uneven[pool.shared] = _UNEVEN
 
-class _Targets:
-    """Whether every target holds, with a latency of its own added to each support point."""
-
-    def __init__(self, pool: _Pool, extra: Floats, targets: Sequence[tuple[float, float]]) -> None:
-        for q, limit in targets:
-            if not (0 < q < 1 and limit > 0):
-                raise ValueError(f"target (q={q!r}, limit={limit!r} s): 0 < q < 1 and a positive limit are accepted")
-        self.pool, self.extra, self.targets = pool, extra, targets
-
-    def met(self, rate: Floats, replicas: Floats) -> NDArray[np.bool_]:
+    def met(rate: Floats) -> NDArray[np.bool_]:
         ok = np.ones(rate.shape, dtype=np.bool_)
-        for q, limit in self.targets:
-            ok &= _tail(self.pool, limit - self.extra, rate, replicas) <= 1 - q + 1e-12
+        for q, limit in targets:
+            ok &= _tail(pool, limit - extra, rate, n) <= (1 - q) * (1 - uneven) + _SLACK
         return ok
 
-
-class BatchedPrefill(NamedTuple):
-    """One server whose pass takes everything waiting; pdplan latency model, section 8.2."""
-
-    requests_per_pass: Floats
-    pass_s: Floats
-    residual_s: Floats
-    """Mean residual pass time seen by an arrival during a pass."""
-    busy_probability: Floats
-    utilisation: Floats
-    """At the token cap (rho_max)."""
-    mean_ttft_s: Floats
-
-
-def batched_prefill(
-    rate_req_per_s: ArrayLike,
-    fixed_s: ArrayLike,
-    mean_work_s: ArrayLike,
-    work_variance_s2: ArrayLike,
-    max_requests: ArrayLike,
-) -> BatchedPrefill:
-    """Mean TTFT of one server that batches whatever waits into one pass of fixed cost plus work.
-
-    Good to 5-10 % up to a capped utilisation of 0.6; above 0.9 only the order of magnitude. The p99 is 2.6 to 4 means.
-
-    Parameters
-    ----------
-    rate_req_per_s : array_like
-        Rate at this one server.
-    fixed_s, mean_work_s, work_variance_s2 : array_like
-        Cost of a pass without requests; mean and variance of one request's own work.
-    max_requests : array_like
-        Requests a full pass holds: token budget / mean length - 0.5.
-    """
-    lam, fixed, mean, variance, most = np.broadcast_arrays(
-        *(
-            np.asarray(x, dtype=np.float64)
-            for x in (rate_req_per_s, fixed_s, mean_work_s, work_variance_s2, max_requests)
-        )
-    )
-    k = np.ones(lam.shape)
-    for _ in range(200):
-        cycle = fixed + k * mean
-        k = 0.5 * k + 0.5 * np.minimum(lam * cycle + np.exp(-lam * cycle), most)
-    cycle = fixed + k * mean
-    work = np.minimum(lam * mean, 0.999)
-    k_variance = (lam * cycle + lam**2 * k * variance) / (1 - work**2)
-    second = cycle**2 + k * variance + mean**2 * k_variance
-    residual = second / (2 * cycle)
-    idle = np.exp(-lam * cycle) / np.maximum(lam, 1e-300)
-    busy = cycle / (cycle + idle)
-    rho = lam * (fixed / most + mean)
-    own = fixed / most
-    excess = lam * (variance + (mean + own) ** 2) / (2 * np.maximum(1 - rho, 1e-12)) * rho**most
-    ttft = fixed + mean + busy * residual * (1 + 2 * work) + excess
-    return BatchedPrefill(k, cycle, residual, busy, rho, np.where(rho < 1, ttft, np.inf))
+    ceiling = n * _ceiling(pool) * max_utilisation
+    low, high = np.zeros(ceiling.shape), ceiling.copy()
+    low = np.where(met(ceiling), ceiling, low)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        good = met(middle)
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    return np.where(low > ceiling * 1e-6, low, 0.0)

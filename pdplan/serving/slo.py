@@ -65,9 +65,6 @@ class Service:
     """(M,)"""
     extra_s: ArrayLike = 0.0
     """Scalar or (K,): after the prefill pass (transfer, first decode step, network)."""
-    prefill_full_s: Floats | None = None
-    """(K,) pass time with all slots taken."""
-    slots: float = 1.0
     tokens_per_step: float = 1.0
     arrival_cv2: float = 1.0
 
@@ -108,35 +105,13 @@ def disaggregated_latencies(
     `ttft_limit_s` and `tpot_limit_s` are what `attainment_frac` counts against.
     """
     weight = service.weight / service.weight.sum()
-    single = service.prefill_s[:, None]
-    full = None if service.prefill_full_s is None else service.prefill_full_s[:, None]
+    prefill = pre.PrefillService(service_s=service.prefill_s[:, None], weight=weight, arrival_cv2=service.arrival_cv2)
     extra = np.broadcast_to(np.asarray(service.extra_s, dtype=np.float64), service.prefill_s.shape)[:, None]
 
     def ttft(q: float, more: Floats | float = 0.0) -> Floats:
-        return pre.ttft_quantile_s(
-            q,
-            rate_req_per_s,
-            prefill_replicas,
-            single,
-            weight,
-            extra_s=extra + more,
-            slots=service.slots,
-            service_full_s=full,
-            arrival_cv2=service.arrival_cv2,
-        )
+        return pre.ttft_quantile_s(q, rate_req_per_s, prefill_replicas, prefill, extra_s=extra + more)
 
-    mean_ttft = float(
-        pre.ttft_mean_s(
-            rate_req_per_s,
-            prefill_replicas,
-            single,
-            weight,
-            extra_s=extra,
-            slots=service.slots,
-            service_full_s=full,
-            arrival_cv2=service.arrival_cv2,
-        )[0]
-    )
+    mean_ttft = float(pre.ttft_mean_s(rate_req_per_s, prefill_replicas, prefill, extra_s=extra)[0])
     state = de.decode_state(
         rate_req_per_s / decode_replicas,
         service.batch,
@@ -153,32 +128,17 @@ def disaggregated_latencies(
             return float("inf")
         wide = np.concatenate([extra + (service.decode_tokens * level)[:, None] for level, _ in levels])
         many = np.concatenate([weight * share for _, share in levels])
-        repeat = np.concatenate([single] * len(levels))
-        repeat_full = None if full is None else np.concatenate([full] * len(levels))
-        return float(
-            pre.ttft_quantile_s(
-                q,
-                rate_req_per_s,
-                prefill_replicas,
-                repeat,
-                many,
-                extra_s=wide,
-                slots=service.slots,
-                service_full_s=repeat_full,
-                arrival_cv2=service.arrival_cv2,
-            )[0]
+        repeated = pre.PrefillService(
+            service_s=np.concatenate([prefill.service_s] * len(levels)), weight=many, arrival_cv2=service.arrival_cv2
         )
+        return float(pre.ttft_quantile_s(q, rate_req_per_s, prefill_replicas, repeated, extra_s=wide)[0])
 
     early = 1.0
     if np.isfinite(ttft_limit_s):
-        early = 1 - _ttft_tail(ttft_limit_s, rate_req_per_s, prefill_replicas, service, weight, extra)
+        early = 1 - float(pre.ttft_tail(ttft_limit_s, rate_req_per_s, prefill_replicas, prefill, extra_s=extra)[0])
     smooth = 1 - float(decode_tpot_tail(tpot_limit_s, state, service.tokens_per_step)[0])
     top = de.negbin_quantile(0.999, state.mean_batch, state.batch_variance)
-    pool_load = float(
-        pre.prefill_utilisation(
-            rate_req_per_s, prefill_replicas, single, weight, slots=service.slots, service_full_s=full
-        )[0]
-    )
+    pool_load = float(pre.prefill_utilisation(rate_req_per_s, prefill_replicas, prefill)[0])
     return Latencies(
         ttft=Percentiles(mean_ttft, _quantiles(quantiles, ttft)),
         tpot=Percentiles(
@@ -191,27 +151,6 @@ def disaggregated_latencies(
         decode_batch=float(state.mean_batch[0]),
         decode_load=float(state.load[0]),
     )
-
-
-def _ttft_tail(limit_s: float, rate: float, replicas: int, service: Service, weight: Floats, extra: Floats) -> float:
-    """P(TTFT > limit), exact in the extra latency, by bisection of the quantile function."""
-    low, high = 0.0, 1.0
-    full = None if service.prefill_full_s is None else service.prefill_full_s[:, None]
-    for _ in range(20):
-        q = (low + high) / 2
-        value = pre.ttft_quantile_s(
-            q,
-            rate,
-            replicas,
-            service.prefill_s[:, None],
-            weight,
-            extra_s=extra,
-            slots=service.slots,
-            service_full_s=full,
-            arrival_cv2=service.arrival_cv2,
-        )
-        low, high = (q, high) if float(value[0]) <= limit_s else (low, q)
-    return 1 - low
 
 
 def colocated_latencies(

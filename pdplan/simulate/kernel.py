@@ -169,6 +169,11 @@ def steps_to(c0: float, c1: float, time: float, most: int) -> int:
     return n
 
 
+def ahead_s(pool: Any, work: float) -> float:
+    """What a waiting prompt adds to the wait of the next: ranks share its work, all passes their fixed cost."""
+    return float(work * (pool.hot / pool.ranks + (1.0 - pool.hot)) + pool.pass_a / pool.pass_limit)
+
+
 def work_s(tab: Any, pool: Any, new: int, past: int) -> float:
     """Time that prompt tokens add to a pass or iteration, without its fixed cost."""
     if pool.engine == 0 and pool.rows > 0:
@@ -366,8 +371,7 @@ def enter(
         s.assigned += 1
         poke(s, pool, times, tree, g, j, now)
         return
-    # Its own work, and its part of the fixed cost of a full pass.
-    s.queued_work += work_s(tab, pool, r.input + r.done - r.cached_now, r.cached_now) + pool.pass_a / pool.pass_limit
+    s.queued_work += ahead_s(pool, work_s(tab, pool, r.input + r.done - r.cached_now, r.cached_now))
     if not central:
         if times[j] == INF:
             start_pass(reqs, servers, pool, times, tree, ranks, tab, g, j, now)
@@ -416,7 +420,7 @@ def start_pass(
         hottest = rank.work if rank.work > hottest else hottest
         queue.queue_head = r.next
         queue.queued -= 1
-        queue.queued_work -= work + pool.pass_a / pool.pass_limit
+        queue.queued_work -= ahead_s(pool, work)
         s.held += held
         s.tokens += fresh
         r.next = -1
@@ -993,7 +997,7 @@ def run_events(
 
 
 ORDER = (
-    reschedule, later, take_pending, meld, cell, line, elapsed, steps_to, work_s, note_gap, note_longest, account,
+    reschedule, later, take_pending, meld, cell, line, elapsed, steps_to, ahead_s, work_s, note_gap, note_longest, account,
     alive, choose_pool, choose_server, poke, start_pass, enter, emit, find_room, transfer, send, end_pass, give_up, land,
     activate, deactivate, stop_early, finish_run, end_chunks, preempt, plan_chunks, boundary, fail, run_events,
 )  # fmt: skip

@@ -16,7 +16,12 @@ from pdplan.serving.colocated import (
     ttft_quantile_s as co_ttft,
 )
 from pdplan.serving.decode import decode_capacity_req_per_s, decode_state, tpot_quantile_s
-from pdplan.serving.prefill import prefill_capacity_req_per_s, ttft_quantile_s
+from pdplan.serving.prefill import (
+    PrefillService,
+    prefill_capacity_req_per_s,
+    prefill_utilisation,
+    ttft_tail,
+)
 
 BATCH = np.array([0.0, 1, 8, 64, 256, 1024])
 COUNTS = np.array([1, 2, 3, 5, 9, 70])
@@ -27,29 +32,59 @@ COUNTS = np.array([1, 2, 3, 5, 9, 70])
     services=st.lists(st.floats(0.02, 0.8), min_size=2, max_size=6),
     limit=st.floats(0.3, 3.0),
     q=st.sampled_from([0.5, 0.9, 0.99]),
-    slots=st.integers(1, 8),
-    fuller=st.floats(1.0, 2.0),
+    ranks=st.sampled_from([1, 1, 4, 8]),
+    hot=st.floats(0.2, 0.95),
 )
-def test_prefill_capacity(services, limit, q, slots, fuller):
-    service = np.array(services)[:, None]
+def test_prefill_capacity(services, limit, q, ranks, hot):
+    single = np.array(services)[:, None]
     weight = np.full(len(services), 1 / len(services))
-    kind = {"slots": slots, "service_full_s": service * fuller}
-    rate = prefill_capacity_req_per_s(service, weight, COUNTS, [(q, limit)], 0.05, **kind)
-    looser = prefill_capacity_req_per_s(service, weight, COUNTS, [(q, limit * 1.2)], 0.05, **kind)
-    both = prefill_capacity_req_per_s(service, weight, COUNTS, [(q, limit), (0.95, limit)], 0.05, **kind)
+    service = PrefillService(
+        service_s=single,
+        weight=weight,
+        ranks=ranks,
+        full_s=0.01 + (single - 0.01) * (hot + (1 - hot) * ranks),
+        fixed_s=0.01,
+        max_requests=3.0 * ranks,
+    )
+    rate = prefill_capacity_req_per_s(service, COUNTS, [(q, limit)], 0.05)
+    looser = prefill_capacity_req_per_s(service, COUNTS, [(q, limit * 1.2)], 0.05)
+    both = prefill_capacity_req_per_s(service, COUNTS, [(q, limit), (0.95, limit)], 0.05)
     assert (looser >= rate * (1 - 1e-4)).all()
     assert (both <= rate * (1 + 1e-4)).all()
-    assert (np.diff(rate[:, 0] / COUNTS) >= -1e-3 * rate[1:, 0] / COUNTS[1:]).all()  # a larger pool runs hotter
+    # A larger pool runs hotter.
+    assert (np.diff(rate[:, 0] / COUNTS) >= -(1e-3 if ranks == 1 else 0.03) * rate[1:, 0] / COUNTS[1:]).all()
     on = rate[:, 0] > 0
-    reached = ttft_quantile_s(q, rate, COUNTS[:, None], service, weight, extra_s=0.05, **kind)[on, 0]
-    assert (reached <= limit * (1 + 1e-6)).all()
+    late = ttft_tail(limit, rate, COUNTS[:, None], service, extra_s=0.05)[on, 0]
+    assert (late <= 1 - q + 1e-9).all()
     # The search resolves 2^-18 of the pool's ceiling, always from below.
-    ceiling = 0.95 * COUNTS[:, None] * slots / (weight @ service * (1 + 0.95 * (fuller - 1)))
-    beyond = ttft_quantile_s(q, rate * 1.01 + 1e-5 * ceiling, COUNTS[:, None], service, weight, extra_s=0.05, **kind)
-    beyond = beyond[on, 0]
-    work = weight @ service[:, 0] * (1 + 0.95 * (fuller - 1))
-    capped = rate[on, 0] > 0.9499 * COUNTS[on] * slots / work
-    assert (capped | (beyond > limit * (1 - 1e-9))).all()
+    ceiling = rate / prefill_utilisation(np.maximum(rate, 1e-9), COUNTS[:, None], service) * 0.95
+    beyond = ttft_tail(limit, rate * 1.01 + 1e-5 * ceiling, COUNTS[:, None], service, extra_s=0.05)[on, 0]
+    capped = rate[on, 0] > 0.9999 * ceiling[on, 0]
+    assert (capped | (beyond > 1 - q - 1e-9)).all()
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    ranks=st.sampled_from([2, 8, 32]),
+    hot=st.floats(0.3, 0.98),
+    replicas=st.integers(1, 20),
+    scatter=st.floats(0.1, 2.0),
+    seed=st.integers(0, 100),
+)
+def test_passes_of_ranks_get_later_with_the_rate_and_sooner_with_replicas(ranks, hot, replicas, scatter, seed):
+    work = 0.1 * np.random.default_rng(seed).gamma(1 / scatter, scatter, 60)[:, None] + 1e-3
+    service = PrefillService(
+        service_s=0.02 + work, weight=np.ones(60), ranks=ranks, full_s=0.02 + work * (hot + (1 - hot) * ranks),
+        fixed_s=0.02, max_requests=4.0 * ranks,
+    )  # fmt: skip
+    capacity = 1 / float(prefill_utilisation(1.0, replicas, service)[0])
+    rates = np.linspace(0.05, 0.95, 19)[:, None] * capacity
+    times = np.array([0.1, 0.3, 1.0, 3.0])
+    late = np.array([ttft_tail(t, rates, replicas, service)[:, 0] for t in times])
+    assert (np.diff(late, axis=0) <= 1e-12).all()  # a tail falls with time
+    assert (np.diff(late, axis=1) >= -2e-3).all()
+    more = np.array([ttft_tail(t, rates, replicas + 1, service)[:, 0] for t in times])
+    assert (more <= late + 0.02).all()
 
 
 @settings(deadline=None, max_examples=20)

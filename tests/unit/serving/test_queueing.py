@@ -1,4 +1,4 @@
-"""Worked examples 9 to 12 of the latency model, and limits with known answers."""
+"""Worked examples 9 to 11 of the latency model, and limits with known answers."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 from pdplan.serving.colocated import ColocatedModel, colocated_state, itl_quantile_s, tpot_quantile_s, ttft_mean_s
 from pdplan.serving.decode import decode_state, life_factor, negbin_quantile, tpot_at_batch_s
 from pdplan.serving.prefill import (
-    batched_prefill,
+    PrefillService,
     erlang_c,
     prefill_wait,
     ttft_quantile_s,
@@ -19,6 +19,7 @@ from pdplan.serving.prefill import (
 from pdplan.serving.slo import Service, disaggregated_latencies
 
 LINE = np.array([0.0, 1.0, 100.0, 500.0])
+ONE_SECOND = PrefillService(service_s=np.array([[1.0]]), weight=np.ones(1))
 
 
 def test_example_9_m_g_c():
@@ -58,18 +59,6 @@ def test_example_11_chunked():
     assert state.mean_batch == pytest.approx(38.36, rel=1e-4)
 
 
-def test_example_12_batched():
-    out = batched_prefill(12.0, 0.022, 0.0486, 0.00205, 6.6)
-    assert out.requests_per_pass == pytest.approx(1.4325, rel=1e-4)
-    assert out.pass_s == pytest.approx(91.62e-3, rel=1e-4)
-    assert out.residual_s == pytest.approx(91.57e-3, rel=1e-4)
-    assert out.busy_probability == pytest.approx(0.7675, rel=1e-4)
-    # The note's .22286 s is without the token-capped backlog, here added back by hand.
-    rho = 12 * (0.022 / 6.6 + 0.0486)
-    excess = 12 * (0.00205 + (0.0486 + 0.022 / 6.6) ** 2) / (2 * (1 - rho)) * rho**6.6
-    assert out.mean_ttft_s - excess == pytest.approx(0.22286, rel=1e-4)
-
-
 def test_m_m_1_waits_with_probability_rho():
     assert erlang_c(1, 0.7) == pytest.approx(0.7)
     assert erlang_c(2, 1.0) == pytest.approx(1 / 3)  # C(2, a) = a^2 / (2 + a) = 1/3 by hand
@@ -84,18 +73,20 @@ def test_recursion_and_closed_form_agree():
 
 def test_m_d_1_mean_wait():
     # Pollaczek-Khinchine: rho S / (2 (1 - rho)) = 0.5 s at rho = 0.5, S = 1 s.
-    mean = prefill_mean_s(0.5, 1, np.array([[1.0]]), np.ones(1))
+    mean = prefill_mean_s(0.5, 1, ONE_SECOND)
     assert mean == pytest.approx(1.5)
 
 
 def test_idle_pool_quantile_is_the_service_quantile():
-    value = ttft_quantile_s(0.9, 1e-9, 4, np.array([[1.0], [2.0]]), np.array([0.8, 0.2]))
+    value = ttft_quantile_s(
+        0.9, 1e-9, 4, PrefillService(service_s=np.array([[1.0], [2.0]]), weight=np.array([0.8, 0.2]))
+    )
     assert value == pytest.approx(2.0, rel=1e-6)
 
 
 def test_overloaded_pool_is_infinite():
-    assert np.isinf(ttft_quantile_s(0.5, 10.0, 2, np.array([[1.0]]), np.ones(1))).all()
-    assert np.isinf(prefill_mean_s(10.0, 2, np.array([[1.0]]), np.ones(1))).all()
+    assert np.isinf(ttft_quantile_s(0.5, 10.0, 2, ONE_SECOND)).all()
+    assert np.isinf(prefill_mean_s(10.0, 2, ONE_SECOND)).all()
 
 
 @pytest.mark.parametrize("q", [0.5, 0.9, 0.99])
