@@ -260,7 +260,7 @@ def _groups(passes: RankPasses, t_s: Floats, grouped: bool) -> tuple[Floats, Flo
     t: Floats = t_s[passes.order] if t_s.shape[0] > 1 else np.broadcast_to(t_s, (len(passes.order), *t_s.shape[1:]))
     weight, own, shared = passes.weight, passes.own_s, passes.shared_s
     if grouped:
-        total = np.bincount(passes.group, weights=weight)
+        total = np.asarray(np.bincount(passes.group, weights=weight), dtype=np.float64)
         sums = np.zeros((len(total), len(weight)))
         sums[passes.group, np.arange(len(weight))] = weight / total[passes.group]
         own, shared = sums @ own, sums @ shared
