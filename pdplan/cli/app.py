@@ -39,11 +39,12 @@ def _options(
 
 
 def _register() -> None:
-    from pdplan.cli import catalog, check, estimate, init, plan, schema, trace
+    from pdplan.cli import catalog, check, estimate, init, plan, schema, trace, validate
 
     app.command(name="plan")(plan.plan)
     app.command(name="estimate")(estimate.estimate)
     app.command(name="check")(check.check)
+    app.command(name="validate")(validate.validate)
     app.command(name="init")(init.init)
     app.command(name="schema")(schema.schema)
     app.add_typer(catalog.app, name="catalog")

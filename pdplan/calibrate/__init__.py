@@ -1,0 +1,1 @@
+"""Measured points: read them, predict them, report the errors, and fit constants to them."""

@@ -1,0 +1,1 @@
+"""One module per format of measured rows; adding a module adds a format."""
