@@ -19,6 +19,7 @@ import typer
 
 from pdplan.cli import app as cli
 from pdplan.fleet import plan as records
+from pdplan.fleet import verification
 from pdplan.report.formats.csv import TABLES
 
 FOLDER = Path(__file__).resolve().parent / "reference"
@@ -150,9 +151,9 @@ def _prose(text: str) -> str:
 
 
 def field_docs() -> dict[str, dict[str, str]]:
-    """Record -> field -> the docstring under it, from the source of plan.py."""
+    """Record -> field -> the docstring under it, from the sources of plan.py and verification.py."""
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(records)).body:
+    for node in (part for module in (records, verification) for part in ast.parse(inspect.getsource(module)).body):
         if isinstance(node, ast.ClassDef):
             mine = found[node.name] = {}
             for line, below in zip(node.body, node.body[1:], strict=False):
@@ -164,6 +165,11 @@ def field_docs() -> dict[str, dict[str, str]]:
                 ):
                     mine[line.target.id] = _prose(str(below.value.value))
     return found
+
+
+def _record(name: str) -> Any:
+    """The record of that name, or None."""
+    return getattr(records, name, None) or getattr(verification, name, None)
 
 
 def _kind(annotation: str) -> str:
@@ -181,7 +187,7 @@ def _kind(annotation: str) -> str:
     text = re.sub(r"\bint\b", "integer", text)
     text = re.sub(r"\bfloat\b", "number", text)
     text = re.sub(r"\bbool\b", "true or false", text)
-    return re.sub(r"\b([A-Z]\w+)\b(?!`)", lambda m: f"`{m[1]}`" if hasattr(records, m[1]) else m[1], text)
+    return re.sub(r"\b([A-Z]\w+)\b(?!`)", lambda m: f"`{m[1]}`" if _record(m[1]) else m[1], text)
 
 
 def plan_json() -> str:
@@ -191,7 +197,7 @@ def plan_json() -> str:
     for record in order:
         for field in fields(record):
             for name in re.findall(r"[A-Z]\w+", str(field.type)):
-                inner = getattr(records, name, None)
+                inner = _record(name)
                 if is_dataclass(inner) and inner not in order:
                     order.append(inner)
     text = [
@@ -281,7 +287,7 @@ def command_line() -> str:
             ("exit code", "meaning"),
             (
                 ("0", "ok"),
-                ("1", "an internal fault of pdplan"),
+                ("1", "an internal fault of pdplan; or `pdplan verify` found a target missed in simulation"),
                 ("2", "bad input: one sentence per fault, nothing written"),
                 ("3", "infeasible, with reasons and the nearest feasible target; or a violated check"),
                 ("4", "the solver stopped without a plan"),

@@ -39,9 +39,10 @@ def _options(
 
 
 def _register() -> None:
-    from pdplan.cli import catalog, check, estimate, init, plan, schema, trace, validate
+    from pdplan.cli import catalog, check, estimate, init, plan, schema, trace, validate, verify
 
     app.command(name="plan")(plan.plan)
+    app.command(name="verify")(verify.verify)
     app.command(name="estimate")(estimate.estimate)
     app.command(name="check")(check.check)
     app.command(name="validate")(validate.validate)

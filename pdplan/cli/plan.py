@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from pdplan.cli.console import emit, note, progress
+from pdplan.cli.console import emit, note, progress, progress_bar
+
+if TYPE_CHECKING:
+    from pdplan.fleet.plan import Plan
 
 __all__ = ["plan"]
 
@@ -21,6 +25,9 @@ def plan(
     gap: float | None = typer.Option(None, "--gap", help="Relative gap at which the solver may stop."),
     catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),
     json_: bool = typer.Option(False, "--json", help="Print the plan as JSON on stdout."),
+    verify: bool = typer.Option(
+        False, "--verify", help="Check the plan by simulation and put the result into the reports."
+    ),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No notes on stderr."),
 ) -> None:
     """Find the least-cost fleet for a scenario.
@@ -33,6 +40,7 @@ def plan(
     from pdplan import report
     from pdplan.errors import InputError
     from pdplan.fleet.pipeline import plan_file, with_overrides
+    from pdplan.report.simulation import verdict_words
 
     wanted = [name.strip() for name in formats.split(",") if name.strip()]
     known = report.formats()
@@ -42,6 +50,8 @@ def plan(
     loaded = with_overrides(scenario, objective=objective, solver=solver, time_limit_s=time_limit_s, gap=gap)
     with progress("planning", quiet=quiet or json_):
         answer = plan_file(loaded, catalog_folder=catalog)
+    if verify and answer.pools:
+        answer = _verified(answer, catalog, quiet=quiet or json_)
     if out is not None:
         for path in answer.write(out, wanted):
             if not quiet:
@@ -55,7 +65,23 @@ def plan(
             )
         for warning in answer.warnings:
             note(f"warning: {warning}")
+        if answer.simulation is not None:
+            note(f"simulation: {verdict_words(answer.simulation)}")
     if answer.status == "infeasible":
         for reason in answer.reasons:
             note(f"error: {reason.message}")
         raise typer.Exit(3)
+
+
+def _verified(answer: Plan, catalog: Path | None, *, quiet: bool) -> Plan:
+    """The plan with what the simulator found, a missed target among its warnings."""
+    from dataclasses import replace
+
+    from pdplan.fleet.pipeline import scenario_of
+    from pdplan.fleet.verify import verify_plan
+    from pdplan.report.simulation import verdict_words
+
+    with progress_bar("simulating", quiet=quiet) as advance:
+        found = verify_plan(answer, scenario_of(answer, catalog_folder=catalog), progress=advance)
+    warnings = answer.warnings if found.ok else (*answer.warnings, verdict_words(found))
+    return replace(answer, simulation=found, warnings=warnings)

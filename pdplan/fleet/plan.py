@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pdplan import __version__
 from pdplan.errors import InputError
+from pdplan.fleet.verification import Verification
 
 __all__ = [
     "SCHEMA",
@@ -337,6 +338,8 @@ class Plan:
     assumptions: tuple[Assumption, ...] = ()
     warnings: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    simulation: Verification | None = None
+    """What `pdplan plan --verify` found; null where it was not asked for."""
 
     @property
     def cost_usd_per_hour(self) -> float:

@@ -8,6 +8,7 @@ from pdplan.fleet.plan import Alternative, Plan, Pool
 from pdplan.report.blocks import Bar, Bars, Block, Heading, Items, Paragraph, Segment, Span, Strong, Table
 from pdplan.report.evidence import assumptions, binding, confidence, proof
 from pdplan.report.question import question
+from pdplan.report.simulation import simulation
 from pdplan.report.view import (
     bytes_gb,
     count,
@@ -506,5 +507,8 @@ def paper(plan: Plan) -> list[Block]:
         blocks += _pools(plan.pools)
     if plan.cost is not None:
         blocks += _purchases(plan)
-    blocks += [*_network(plan), *binding(plan), *confidence(plan), *assumptions(plan), *proof(plan)]
+    blocks += [*_network(plan), *binding(plan), *confidence(plan)]
+    if plan.simulation is not None:
+        blocks += simulation(plan.simulation)
+    blocks += [*assumptions(plan), *proof(plan)]
     return blocks

@@ -145,6 +145,8 @@ class Failure:
     at_s: float
     replicas: int
     back_s: float | None = None
+    spared: int = 0
+    """The last replicas of the pool go; this many of them are left out, because another failure takes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

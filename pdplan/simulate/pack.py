@@ -216,7 +216,7 @@ def _failures(fleet: SimFleet, pools: NDArray[Any], faults: list[str]) -> NDArra
     for failure in fleet.failures:
         p, good = index.get(failure.pool), False
         if p is not None:
-            good = 0 <= failure.replicas <= pools[p]["count"] and failure.at_s >= 0
+            good = 0 <= failure.replicas <= pools[p]["count"] - failure.spared and failure.at_s >= 0 <= failure.spared
             good = good and (failure.back_s is None or failure.back_s >= failure.at_s)
         if p is None or not good:
             faults.append(
@@ -225,7 +225,7 @@ def _failures(fleet: SimFleet, pools: NDArray[Any], faults: list[str]) -> NDArra
             )
             continue
         # The last replicas go: a pool's first one keeps its central queue.
-        last = int(pools[p]["first"] + pools[p]["count"])
+        last = int(pools[p]["first"] + pools[p]["count"]) - failure.spared
         for j in range(last - failure.replicas, last):
             events.append((failure.at_s, 0, j))
             if failure.back_s is not None:

@@ -154,6 +154,7 @@ def summarise(
     ttft_limit_s: ArrayLike = np.inf,
     tpot_limit_s: ArrayLike = np.inf,
     warmup_frac: float = 0.1,
+    cooldown_frac: float = 0.0,
     batches: int = 20,
     class_id: int | None = None,
 ) -> Summary:
@@ -173,6 +174,8 @@ def summarise(
         What `attainment` counts against, both at once.
     warmup_frac : float
         First part of the arrivals left out.
+    cooldown_frac : float
+        Last part of the arrivals left out: they are served while the fleet empties.
     batches : int
         Pieces per run.
     class_id : int, optional
@@ -191,7 +194,8 @@ def summarise(
     total = done = turned = open_ = again = good = 0
     rate = 0.0
     for run in runs:
-        keep = np.arange(len(run.status)) >= int(warmup_frac * len(run.status))
+        number, n = np.arange(len(run.status)), len(run.status)
+        keep = (number >= int(warmup_frac * n)) & (number < n - int(cooldown_frac * n))
         if class_id is not None:
             keep &= run.class_id == class_id
         status = run.status[keep]

@@ -59,7 +59,7 @@ def test_every_command_of_the_readme_table_exists() -> None:
 
 def test_every_help_text_has_an_example() -> None:
     """Each command's help ends with an example line."""
-    for command in ("plan", "estimate", "check", "init", "schema"):
+    for command in ("plan", "verify", "estimate", "check", "init", "schema"):
         done = subprocess.run(
             [sys.executable, "-c", "from pdplan.cli.app import main; main()", command, "--help"],
             capture_output=True,

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pdplan.fleet import plan as records
+from pdplan.fleet import verification
 from pdplan.fleet.plan import Plan, Pool
 from pdplan.report.format import Format
 
@@ -229,6 +230,24 @@ TABLES: Mapping[str, CsvTable] = {
         record=records.Assumption,
         columns=_names(records.Assumption),
         rows=_plain("assumptions"),
+    ),
+    "simulation": CsvTable(
+        about="One target per row, planned and simulated; no rows without `--verify`. Seconds.",
+        record=verification.SimulatedTarget,
+        columns=_names(verification.SimulatedTarget),
+        rows=lambda plan: [asdict(line) for line in plan.simulation.targets] if plan.simulation else [],
+    ),
+    "simulation_latency": CsvTable(
+        about="One mean or percentile of a latency per row, planned and simulated; no rows without `--verify`.",
+        record=verification.SimulatedLatency,
+        columns=_names(verification.SimulatedLatency),
+        rows=lambda plan: [asdict(line) for line in plan.simulation.latency] if plan.simulation else [],
+    ),
+    "simulation_pools": CsvTable(
+        about="One pool per row, its load planned and simulated; no rows without `--verify`.",
+        record=verification.SimulatedPool,
+        columns=_names(verification.SimulatedPool),
+        rows=lambda plan: [asdict(line) for line in plan.simulation.pools] if plan.simulation else [],
     ),
     "notes": CsvTable(
         about="Warnings, and ids of the sources used.",

@@ -10,7 +10,7 @@ from pdplan.report.blocks import Bars, Block, Heading, Items, Paragraph, Span, S
 from pdplan.report.format import Format
 from pdplan.report.paper import paper
 
-__all__ = ["FORMAT"]
+__all__ = ["FORMAT", "markdown"]
 
 _SPECIAL = re.compile(r"([\\`*<]|\](?=[(\[]))")
 
@@ -68,8 +68,13 @@ def _block(block: Block) -> str:
             return ""
 
 
+def markdown(blocks: Iterable[Block]) -> str:
+    """Blocks as one text."""
+    return "\n\n".join(text for block in blocks if (text := _block(block))) + "\n"
+
+
 def _render(plan: Plan) -> dict[str, str]:
-    return {"plan.md": "\n\n".join(text for block in paper(plan) if (text := _block(block))) + "\n"}
+    return {"plan.md": markdown(paper(plan))}
 
 
 FORMAT = Format(suffix="md", render=_render)

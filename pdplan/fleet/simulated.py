@@ -1,0 +1,333 @@
+"""From a plan to what the simulator plays: pools with tables of the latency model, links, and the scenario's requests.
+
+The simulator shares the service times with the queueing formulas and nothing else; docs/explanation/simulation.md says
+how a plan is translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdplan.errors import InputError
+from pdplan.fleet.candidates import Fleet, fleet_of
+from pdplan.fleet.evaluate import PoolSpec, layouts_of
+from pdplan.fleet.plan import LinkLoad, Pool
+from pdplan.fleet.pools import colocated_model, link_between, mean_context
+from pdplan.perf.layout import Layouts
+from pdplan.scenario.resolve import Scenario
+from pdplan.simulate.fleet import ColocatedPool, DecodePool, Flow, Link, PrefillPool, Router, SimFleet, SimRequests
+
+__all__ = ["PlayedPool", "draw_requests", "fleet_to_play", "pool_names"]
+
+Floats = NDArray[np.float64]
+BOUNDARY_STEPS = 0.5
+"""Steps of the way out of a first token that the simulator plays by itself: the wait for the next step, half of one on
+average. The engines' fitted `first_token_steps` contain it."""
+_MOST_REQUESTS_PER_PASS = 1024
+_GRID_TOKENS = 28
+_GRID_CONTEXTS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedPool:
+    """A pool of the plan and the name it has in the simulation."""
+
+    name: str
+    pool: Pool
+    units: int
+    """Queues played per replica: the attention ranks of a colocated replica admit and queue by themselves."""
+
+
+def pool_names(pools: Sequence[Pool]) -> list[str]:
+    """``prefill-1``, ``decode-1``, ``decode-2`` ...: by role, in the order of the plan."""
+    seen: dict[str, int] = {}
+    names = []
+    for pool in pools:
+        seen[pool.role] = seen.get(pool.role, 0) + 1
+        names.append(f"{pool.role}-{seen[pool.role]}")
+    return names
+
+
+def _scalar(values: object) -> float:
+    return float(np.ravel(np.asarray(values))[0])
+
+
+def _layouts(fleet: Fleet, pool: Pool) -> Layouts:
+    layout = pool.layout
+    if pool.node_type not in fleet.index:
+        raise InputError(
+            f"pools: node type {pool.node_type!r} is not in the scenario; it has {', '.join(sorted(fleet.index))}"
+        )
+    return layouts_of(
+        fleet,
+        PoolSpec(
+            role=pool.role, site=pool.site, node_type=pool.node_type, destination_site=pool.destination_site,
+            tp=layout.tp, pp=layout.pp, ep=layout.ep, attention_dp=layout.attention_dp,
+            token_budget=layout.token_budget, batch_cap=max(layout.max_batch, 1), replicas=pool.replicas,
+            rate_req_per_s=pool.rate_req_per_s,
+        ),
+    )  # fmt: skip
+
+
+def _spread(low: float, high: float, count: int) -> Floats:
+    """Increasing whole numbers from `low` to `high`, evenly spaced in the logarithm."""
+    if high <= low:
+        return np.array([low])
+    return np.unique(np.round(np.geomspace(low, high, count)))
+
+
+def _kv_tokens(fleet: Fleet, layouts: Layouts, typical: float, longest: float) -> float:
+    """Tokens of cache that fit in a replica, counted at sequences of `typical` tokens; never less than the longest."""
+    free = _scalar(fleet.latency.memory(layouts).kv_bytes_per_card)
+    per_card = _scalar(fleet.latency.kv_bytes_per_sequence_per_card(layouts, typical))
+    return max(free / max(per_card, 1e-300) * typical * float(layouts.attention_dp[0]), longest)
+
+
+def _pass_costs(scenario: Scenario, fleet: Fleet, layouts: Layouts) -> tuple[float, float]:
+    """Fixed time of a pass and share of the work that the fullest rank alone decides, both at the mean prompt.
+
+    With one request on each of R ranks a pass takes T(R), with two 2 T(R) - fixed; from T(1) and T(R) follows how much
+    of the work grows with the sum over ranks. So one and two prompts of the mean length, and a full set of ranks, take
+    what the latency model says.
+    """
+    latency, mix = fleet.latency, scenario.mix
+    ranks = float(layouts.attention_dp[0])
+    new, cached = float(mix.mean(mix.new_tokens)), float(mix.mean(mix.cached_tokens))
+
+    def interval(requests: float) -> float:
+        return _scalar(latency.prefill_interval_s(layouts, new, cached, requests))
+
+    alone, full, twice = interval(1.0), interval(ranks), interval(2 * ranks)
+    tiny = _scalar(latency.prefill_interval_s(layouts, 1.0, 0.0, 1.0))
+    fixed = float(np.clip(2 * full - twice, 0.0, min(tiny, 0.95 * alone)))
+    hot = 0.0
+    if ranks > 1:
+        work = alone - fixed
+        hot = float(np.clip(1.0 - (full - fixed - work) / ((ranks - 1) * work), 0.0, 1.0))
+    return fixed, hot
+
+
+def _prefill(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Router) -> PrefillPool:
+    latency, mix = fleet.latency, scenario.mix
+    layouts = _layouts(fleet, pool)
+    fixed, hot = _pass_costs(scenario, fleet, layouts)
+    new = np.concatenate([[1.0], _spread(16.0, max(float(mix.new_tokens.max()), 32.0), _GRID_TOKENS)])
+    most_cached = float(mix.cached_tokens.max())
+    cached = np.concatenate([[0.0], _spread(64.0, most_cached, 8)]) if most_cached >= 1 else np.zeros(1)
+    table = latency.prefill_interval_s(layouts, new[:, None, None], cached[:, None], 1.0)[..., 0]
+    mean = float(mix.mean(mix.new_tokens))
+    fixed_bytes = _scalar(latency.kv_transfer_bytes(layouts, 0.0))
+    per_token = (_scalar(latency.kv_transfer_bytes(layouts, mean)) - fixed_bytes) / mean
+    nic = (
+        _scalar(latency.nic_bandwidth_bytes_per_s(layouts))
+        * _scalar(latency.kv_transfer_senders(layouts))
+        * latency.general["transfer_efficiency"]
+    )
+    handshake = latency.general["transfer_latency_s"]
+    if pool.site != pool.destination_site:
+        link = link_between(scenario, pool.site, pool.destination_site)
+        if link is None:
+            raise InputError(
+                f"pool {name} at {pool.site} sends to {pool.destination_site}, but the scenario has no link between them"
+            )
+        # One transfer gets at most one unit of the link; the decode side's request for the cache travels it first.
+        nic = min(nic, link.unit_bandwidth_bytes_per_s * link.usable_frac)
+        handshake += link.one_way_s
+    longest = float(mix.input_tokens.max())
+    return PrefillPool(
+        name=name,
+        replicas=pool.replicas,
+        fixed_s=fixed,
+        table=(new, cached, table),
+        max_requests=_MOST_REQUESTS_PER_PASS,
+        token_budget=float(max(pool.layout.token_budget or scenario.engine.prefill_token_budget, 1)),
+        ranks=pool.layout.attention_dp,
+        hot_frac=hot,
+        pipeline_stages=pool.layout.pp,
+        kv_tokens=_kv_tokens(fleet, layouts, float(mix.mean(mix.input_tokens)), longest),
+        router=router,
+        share=pool.rate_req_per_s,
+        overhead_s=latency.engine_constants["request_overhead_ms"],
+        nic_bytes_per_s=nic,
+        kv_bytes_per_token=per_token,
+        kv_fixed_bytes=fixed_bytes,
+        handshake_s=handshake,
+        overlap_layers=scenario.model.layers,
+    )
+
+
+def _engine_fields(scenario: Scenario, fleet: Fleet, pool: Pool, layouts: Layouts, ranks: int) -> dict[str, Any]:
+    """What decode and colocated pools share: step table, memory, way out of the first token; `ranks` in one table."""
+    latency, mix = fleet.latency, scenario.mix
+    constants = latency.engine_constants
+    most = max(pool.layout.max_batch, 2 * ranks)
+    batch = np.unique(np.r_[1.0, 2.0, _spread(2.0, float(most), 26)]) / ranks
+    batch = batch[batch >= 1.0] if ranks > 1 else batch
+    longest = float((mix.input_tokens + mix.output_tokens).max())
+    shortest = max(float(mix.input_tokens.min()), 16.0)
+    context = _spread(shortest, max(longest, 2 * shortest), _GRID_CONTEXTS)
+    step = np.asarray(latency.decode_step_s(layouts, ranks * batch[:, None, None], context[:, None]))[..., 0]
+    final = mean_context(scenario) + 0.5 * float(mix.mean(mix.output_tokens))
+    steps = constants["first_token_steps"] + constants["poll_interval_steps"] / 2 - BOUNDARY_STEPS
+    return {
+        "batch": batch,
+        "context": context,
+        "step_s": np.maximum.accumulate(step, axis=0),
+        "tokens_per_step": _scalar(latency.tokens_per_step(layouts)),
+        "kv_tokens": max(_kv_tokens(fleet, layouts, final, longest) / ranks, longest),
+        "max_sequences": max(pool.layout.max_batch // ranks, 1),
+        "first_token_steps": max(steps, 0.0),
+    }
+
+
+def _decode(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Router) -> DecodePool:
+    fields = _engine_fields(scenario, fleet, pool, _layouts(fleet, pool), 1)
+    return DecodePool(name=name, replicas=pool.replicas, holds_prefix=True, router=router, **fields)
+
+
+def _prompt_work(scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: float) -> tuple[float, float]:
+    """Seconds an iteration gains per prompt token, and per pair of tokens, so that the mix's mean work is the model's.
+
+    The part that grows with the prompt already there comes from the difference between a chunk behind nothing and one
+    behind a whole long prompt.
+    """
+    latency, mix = fleet.latency, scenario.mix
+    work = colocated_model(scenario, fleet, layouts, np.array([chunk])).prefill_work_s[:, 0]
+    size = min(chunk, float(mix.mean(mix.new_tokens)))
+    behind = max(float(mix.input_tokens.max()), 2.0)
+    ranks = layouts.attention_dp
+    early = _scalar(latency.prefill_pass_s(layouts, size, 0.0, ranks))
+    late = _scalar(latency.prefill_pass_s(layouts, size, behind, ranks))
+    pairs = mix.new_tokens * (mix.cached_tokens + mix.new_tokens / 2)
+    mean_work, mean_pairs = float(mix.mean(work)), float(mix.mean(pairs))
+    # No more than nine tenths of the mean work, so that a token never costs less than nothing.
+    per_pair = float(np.clip((late - early) / (size * behind), 0.0, 0.9 * mean_work / max(mean_pairs, 1e-300)))
+    return (mean_work - per_pair * mean_pairs) / float(mix.mean(mix.new_tokens)), per_pair
+
+
+def _colocated(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Router) -> ColocatedPool:
+    layouts, ranks = _layouts(fleet, pool), pool.layout.attention_dp
+    chunk = float(max(pool.layout.token_budget, 1))
+    per_token, per_pair = _prompt_work(scenario, fleet, layouts, chunk)
+    return ColocatedPool(
+        name=name,
+        replicas=pool.replicas * ranks,
+        router=router,
+        share=pool.rate_req_per_s,
+        chunk_tokens=chunk,
+        prefill_per_token_s=per_token,
+        prefill_per_token2_s=per_pair,
+        first_token_extra_s=fleet.latency.engine_constants["request_overhead_ms"],
+        **_engine_fields(scenario, fleet, pool, layouts, ranks),
+    )
+
+
+def _flows(
+    scenario: Scenario, played: Sequence[PlayedPool], links: Sequence[LinkLoad]
+) -> tuple[list[Flow], list[Link]]:
+    units = {(line.from_site, line.to_site): line.units for line in links}
+    flows, found = [], {}
+    for source in played:
+        if source.pool.role != "prefill":
+            continue
+        a, b = source.pool.site, source.pool.destination_site
+        name = None
+        if a != b:
+            name = f"{a} to {b}"
+            link = link_between(scenario, a, b)
+            assert link is not None  # the pool was built over it
+            found[name] = Link(
+                name=name,
+                bandwidth_bytes_per_s=max(units.get((a, b), 0), 1) * link.unit_bandwidth_bytes_per_s * link.usable_frac,
+                propagation_s=link.one_way_s,
+            )
+        targets = [
+            target
+            for target in played
+            if target.pool.role == "decode"
+            and target.pool.site == b
+            and (not scenario.engine.equal_tp or target.pool.layout.tp == source.pool.layout.tp)
+        ]
+        if not targets:
+            raise InputError(f"pool {source.name} sends to {b}, where no decode pool takes its requests")
+        flows += [
+            Flow(source=source.name, target=target.name, share=target.pool.rate_req_per_s, link=name)
+            for target in targets
+        ]
+    return flows, list(found.values())
+
+
+def fleet_to_play(
+    scenario: Scenario,
+    pools: Sequence[Pool],
+    links: Sequence[LinkLoad] = (),
+    *,
+    prefill_router: Router = "least_loaded",
+    decode_router: Router = "least_loaded",
+) -> tuple[SimFleet, list[PlayedPool]]:
+    """The fleet of a plan (or of its alternative) as the simulator sees it.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Of the plan, resolved.
+    pools, links
+        Of the plan.
+    prefill_router, decode_router : str
+        How a request finds its replica inside a pool; over pools requests are split by the plan's rates.
+
+    Returns
+    -------
+    SimFleet
+        Without failures.
+    list of PlayedPool
+        In the order of the simulator's pools: prefill, decode, colocated.
+
+    Raises
+    ------
+    InputError
+        No pools, a machine the scenario does not have, or a transfer without a link.
+    """
+    if not pools:
+        raise InputError("the plan has no pools: there is no fleet to simulate")
+    fleet = fleet_of(scenario)
+    order = {"prefill": 0, "decode": 1, "colocated": 2}
+    played = sorted(
+        (
+            PlayedPool(name=name, pool=pool, units=pool.layout.attention_dp if pool.role == "colocated" else 1)
+            for name, pool in zip(pool_names(pools), pools, strict=True)
+        ),
+        key=lambda item: order[item.pool.role],
+    )
+    if {item.pool.role for item in played} == {"decode"}:
+        raise InputError("the plan has decode pools only: there is nothing that computes prompts")
+    prefill = [_prefill(scenario, fleet, p.pool, p.name, prefill_router) for p in played if p.pool.role == "prefill"]
+    decode = [_decode(scenario, fleet, p.pool, p.name, decode_router) for p in played if p.pool.role == "decode"]
+    both = [_colocated(scenario, fleet, p.pool, p.name, decode_router) for p in played if p.pool.role == "colocated"]
+    flows, wires = _flows(scenario, played, links)
+    return SimFleet(prefill=prefill, decode=decode, colocated=both, flows=flows, links=wires), played
+
+
+def draw_requests(scenario: Scenario, count: int, seed: int) -> SimRequests:
+    """Requests of the scenario's workload at its design rate; the same seed gives the same requests.
+
+    Lengths are support points of the scenario's mix (input, cached and output together), in whole tokens.
+    """
+    from pdplan.workload.arrivals import renewal_arrivals_s
+
+    rng = np.random.default_rng(seed)
+    arrival = renewal_arrivals_s(rng, count, scenario.rate_req_per_s, float(np.sqrt(scenario.arrival_cv2)))
+    mix = scenario.mix
+    pick = rng.choice(len(mix.weight), size=count, p=mix.weight / mix.weight.sum())
+    inputs = np.maximum(np.rint(mix.input_tokens[pick]), 1)
+    return SimRequests(
+        arrival_s=arrival,
+        input_tokens=inputs,
+        output_tokens=np.maximum(np.rint(mix.output_tokens[pick]), 1),
+        cached_tokens=np.clip(np.rint(mix.cached_tokens[pick]), 0, inputs - 1),
+    )
