@@ -129,7 +129,7 @@ PLAIN = {
     "distance_km": "Length of every link between sites.",
     "link_usd_per_hour": "Of it for links.",
     "field": "Name or path of the figure.",
-    "kind": "warning or source.",
+    "kind": "warning, simulation warning or source.",
     "text": "The sentence or id.",
     "pool": "Number of the pool.",
     "of": "plan or alternative.",

@@ -66,14 +66,17 @@ class SimulatedPool:
     utilization_planned_frac: float
     """Busy share (prefill), or mean batch over largest batch."""
     utilization_simulated_frac: float
+    """The same, measured."""
     batch_planned: float
     """Mean requests in service per replica."""
     batch_simulated: float
+    """The same, measured."""
     kv_simulated_frac: float
     """Mean share of the memory for caches that is in use."""
     wait_mean_s: float
     """Before the pass (prefill, colocated), or between the cache's arrival and the batch (decode)."""
     wait_p99_s: float
+    """99th percentile of that wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +84,21 @@ class SimulatedPhase:
     """What the users saw between two failures."""
 
     name: str
+    """What is down."""
     from_s: float
     """Since the first arrival of the run, seconds."""
     to_s: float
+    """Seconds since the first arrival."""
     requests: int
+    """Arrivals in that time, over all runs."""
     attainment_frac: float
     """Share of them within all targets' limits."""
     ttft_p90_s: float | None
+    """Seconds; null where infinite."""
     ttft_p99_s: float | None
+    """Seconds; null where infinite."""
     tpot_p90_s: float | None
+    """Seconds; null where infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,22 +124,30 @@ class Verification:
     cooldown_frac: float
     """Share of each run left out at its end, when the fleet empties."""
     routers: str
+    """How a request finds its replica."""
     failures: tuple[str, ...]
+    """As asked for with `--fail`."""
     requests: int
     """Measured, over all runs."""
     finished: int
+    """Of the measured ones."""
     rejected: int
     """Turned away or lost; they count against every target."""
     unfinished: int
+    """Left without an answer at the end."""
     preempted: int
     """Requests whose cache was dropped and computed again."""
     attainment_frac: float
     """Share of the measured requests within the limits of all targets at once."""
     targets: tuple[SimulatedTarget, ...]
+    """Every target of the scenario."""
     latency: tuple[SimulatedLatency, ...]
+    """Means and percentiles."""
     pools: tuple[SimulatedPool, ...]
+    """Every pool of the fleet played."""
     phases: tuple[SimulatedPhase, ...]
     """Before, between and after failures; empty without."""
     warnings: tuple[str, ...]
+    """Sentences for the reader."""
     ok: bool
     """No target is missed by more than the interval."""

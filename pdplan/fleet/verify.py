@@ -369,7 +369,7 @@ def _warnings(scenario: Scenario, options: VerifyOptions, rate: float, results: 
         )
     for result in results:
         n = len(result.ttft_s)
-        part = n // 5
+        part = n // 10
         early, late = (_quantile_of(result.ttft_s[a : a + part], 0.5) for a in (part, n - 2 * part))
         if part >= 100 and early is not None and (late is None or late > 3 * early + 1.0):
             found.append(

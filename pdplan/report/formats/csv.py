@@ -101,6 +101,12 @@ def _summary(plan: Plan) -> list[Row]:
     ):
         if part is not None:
             rows += [(prefix + k, v) for k, v in asdict(part).items() if k not in ("breakdown", "time_s")]
+    if plan.simulation is not None:
+        rows += [
+            (f"simulation_{k}", "; ".join(v) if k == "failures" else v)
+            for k, v in asdict(plan.simulation).items()
+            if k not in ("targets", "latency", "pools", "phases", "warnings")
+        ]
     if plan.certificate is not None:
         rows.append(("certificate_ok", plan.certificate.ok))
     return [{"field": name, "value": value} for name, value in rows]
@@ -249,13 +255,23 @@ TABLES: Mapping[str, CsvTable] = {
         columns=_names(verification.SimulatedPool),
         rows=lambda plan: [asdict(line) for line in plan.simulation.pools] if plan.simulation else [],
     ),
+    "simulation_phases": CsvTable(
+        about="What users saw before, between and after failures; no rows without failures.",
+        record=verification.SimulatedPhase,
+        columns=_names(verification.SimulatedPhase),
+        rows=lambda plan: [asdict(line) for line in plan.simulation.phases] if plan.simulation else [],
+    ),
     "notes": CsvTable(
-        about="Warnings, and ids of the sources used.",
+        about="Warnings of the plan and of its simulation, and ids of the sources used.",
         record=Plan,
         columns=("kind", "text"),
         rows=lambda plan: [
             {"kind": kind, "text": text}
-            for kind, texts in (("warning", plan.warnings), ("source", plan.sources))
+            for kind, texts in (
+                ("warning", plan.warnings),
+                ("simulation warning", plan.simulation.warnings if plan.simulation else ()),
+                ("source", plan.sources),
+            )
             for text in texts
         ],
     ),
