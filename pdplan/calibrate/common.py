@@ -12,8 +12,10 @@ from pdplan.catalog.specs import ModelSpec
 from pdplan.errors import InputError
 from pdplan.serving.deployments import Deployment, Worker, benchmark_poll_steps, kv_cache_of, precision_of
 
-__all__ = ["RANDOM_LENGTH_FRAC", "assemble", "experts_of", "worker_from_cards"]
+__all__ = ["RANDOM_LENGTH_FRAC", "START_WAVE_FRAC", "assemble", "experts_of", "worker_from_cards"]
 
+START_WAVE_FRAC = 0.1
+"""Share of the first wave where ten requests per user are measured, as InferenceX does."""
 RANDOM_LENGTH_FRAC = 0.9
 """Mean over nominal length where lengths are drawn uniformly from 0.8 to 1.0 of the nominal one, as InferenceX does."""
 
@@ -53,6 +55,7 @@ def assemble(
     token_budget: float | None = None,
     ramp_frac: float = 0.0,
     poll: bool = True,
+    start_wave_frac: float = 0.0,
     load: Load = "closed loop",
     doubts: tuple[str, ...] = (),
     labels: Mapping[str, str] | None = None,
@@ -106,6 +109,7 @@ def assemble(
         max_batch_per_rank=max_batch_per_rank,
         ramp_frac=ramp_frac,
         token_budget=token_budget,
+        start_wave_frac=start_wave_frac,
     )
     found = {
         "model": model_id, "chip": chip, "precision": weights, "engine": engine.id,

@@ -90,6 +90,8 @@ class Deployment:
     max_batch_per_rank: int = 0
     ramp_frac: float = 0.0
     token_budget: float | None = None
+    start_wave_frac: float = 0.0
+    """Share of the averaged requests that arrived together at the start, for a TTFT that is a mean; 0 for a median."""
     labels: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Free labels for tables: hardware, mode, spec ..."""
 
@@ -143,7 +145,7 @@ class Group:
         if self.prefill is not None:
             pool = PrefillPool(latency=self.latency, layouts=self.prefill, replicas=self.replicas("prefill"))
         budgets = [row.token_budget for row in self.rows]
-        return closed_loop(
+        result = closed_loop(
             self.latency,
             self.decode,
             concurrency=self.column("concurrency"),
@@ -156,6 +158,19 @@ class Group:
             max_batch=np.where(limit > 0, limit, np.inf),
             ramp_frac=self.rows[0].ramp_frac,
         )
+        return _with_start_wave(result, self.column("concurrency"), self.column("start_wave_frac"))
+
+
+def _with_start_wave(result: ClosedLoopResult, users: Floats, share: Floats) -> ClosedLoopResult:
+    """Mean TTFT over a run that starts with all users at once: the first wave queues behind itself.
+
+    N prompts that arrive together leave a prefill side of capacity c after N / c, so that they wait N / (2 c) on average;
+    `share` of the averaged requests do.
+    """
+    if not share.any():
+        return result
+    capacity = result.request_rate_per_s / np.maximum(result.prefill_utilisation_frac, 1e-12)
+    return replace(result, ttft_s=result.ttft_s + share * users / (2 * capacity))
 
 
 def _layouts(workers: Sequence[Worker], machine: NDArray[np.int64]) -> Layouts:

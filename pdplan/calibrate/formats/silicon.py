@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from pdplan.calibrate.common import RANDOM_LENGTH_FRAC, assemble, experts_of
+from pdplan.calibrate.common import RANDOM_LENGTH_FRAC, START_WAVE_FRAC, assemble, experts_of
 from pdplan.calibrate.measured import Cells, Given, MeasuredRow, Table, rows_of
 from pdplan.calibrate.names import model_id_of
 from pdplan.catalog.load import Catalog
@@ -48,6 +49,11 @@ def _row(cells: Cells, catalog: Catalog) -> MeasuredRow:
     doubts: tuple[str, ...] = ()
     if cells.text("concurrency_requests"):
         concurrency = cells.positive("concurrency_requests")
+        per_replica = cells.number("batch_per_attn_rank", 0.0) * decode.attention_dp
+        copies = concurrency / per_replica if per_replica > 0 else 1.0
+        if not apart and decode.replicas == 1 and copies > 1 and copies == round(copies):
+            # the row is about one replica, its users are those of the whole deployment
+            decode = replace(decode, replicas=int(copies))
     else:
         prefix = "decode_" if apart else ""
         per_rank = cells.number(f"{prefix}batch_per_attn_rank", 0.0)
@@ -68,6 +74,7 @@ def _row(cells: Cells, catalog: Catalog) -> MeasuredRow:
         concurrency=concurrency,
         input_tokens=share * cells.positive("isl_tokens"),
         output_tokens=max(share * cells.positive("osl_tokens"), 1.0),
+        start_wave_frac=START_WAVE_FRAC,
         doubts=doubts,
         measured=cells.measured(ttft_s=("ttft_mean_ms", 1e-3), tpot_s=("tpot_mean_ms", 1e-3)),
         labels={
