@@ -113,6 +113,19 @@ def _bucket(row: MeasuredRow) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+PROMPT_TO_ANSWER = 16.0
+"""Input over output tokens beyond which no row of the fit lies."""
+
+
+def _doubts(row: MeasuredRow) -> tuple[str, ...]:
+    """What was assumed when the row was read, and whether its load is like those of the fit."""
+    d = row.deployment
+    if d is None or row.load != "closed loop" or d.input_tokens <= PROMPT_TO_ANSWER * d.output_tokens:
+        return row.doubts
+    text = f"prompts more than {PROMPT_TO_ANSWER:g} times the answer: outside the fitted loads, prefill sets the pace"
+    return (*row.doubts, text)
+
+
 def predict_rows(rows: Sequence[MeasuredRow], catalog: Catalog, **replaced: Any) -> Predictions:
     """Predict every row that describes a deployment.
 
@@ -130,7 +143,8 @@ def predict_rows(rows: Sequence[MeasuredRow], catalog: Catalog, **replaced: Any)
     value = {metric: np.full(n, np.nan) for metric in METRICS}
     busy, saturated = np.zeros(n), np.zeros(n, dtype=bool)
     problem = [row.problem for row in rows]
-    note = ["; ".join(row.doubts) for row in rows]
+    doubts = [_doubts(row) for row in rows]
+    note = ["; ".join(texts) for texts in doubts]
     confidence: list[Confidence] = ["guess"] * n
     buckets: dict[tuple[Any, ...], list[int]] = {}
     for i, row in enumerate(rows):
@@ -150,7 +164,7 @@ def predict_rows(rows: Sequence[MeasuredRow], catalog: Catalog, **replaced: Any)
             _store(part, where, found, value, busy, saturated, problem, note)
             trust = _trust(part, catalog)
             for i in where:
-                confidence[i] = _LOWER[trust] if rows[i].doubts else trust
+                confidence[i] = _LOWER[trust] if doubts[i] else trust
     bounds = _bounds(rows, catalog, value, busy, confidence)
     return Predictions(
         value=value, problem=problem, note=note, confidence=list(confidence), saturated=saturated, **bounds

@@ -25,16 +25,14 @@ def read(table: Table, catalog: Catalog, given: Given) -> Iterable[MeasuredRow]:
 
 def _row(cells: Cells, catalog: Catalog) -> MeasuredRow:
     capped = "pcap" in cells.text("hardware")
-    doubts: tuple[str, ...] = ("engine of 2023 without graphs: the host sets its pace",)
-    if capped:
-        doubts += ("the card's power was capped; predicted as uncapped",)
+    doubts = ("the card's power was capped; predicted as uncapped",) if capped else ()
     return assemble(
         cells,
         catalog,
         row_id=cells.text("row_id", f"line-{cells.line}"),
         model=cells.text("model"),
         hardware=cells.text("hardware"),
-        framework=cells.text("framework", "vllm"),
+        framework=cells.text("framework", "vllm-2023"),
         precision=cells.text("precision", "fp16"),
         kv_cache="bf16",
         decode=Worker(tp=cells.count("tensor_parallel")),
