@@ -553,23 +553,24 @@ def transfer(
     if pools[target].holds_prefix == 1:
         tokens -= r.cached_now
     size = pool.bytes_per_token * tokens + pool.fixed_bytes
-    begin = ready if ready > s.nic_free else s.nic_free
     stream = size / pool.nic
+    # Layer by layer NIC and link are taken from the start of the pass on, unless the cache was held back after it.
+    layered = pool.layers > 0.0 and ready <= r.pass_end
+    begin = r.pass_start if layered else ready
+    begin = begin if begin > s.nic_free else s.nic_free
     done = begin + stream
-    if pool.layers > 0.0:
-        # Sent layer by layer while the pass runs: what remains after it, but at least the last layer.
-        rest = stream - (r.pass_end - r.pass_start)
-        done = begin + (rest if rest > stream / pool.layers else stream / pool.layers)
     s.nic_free = done
+    # At least the last layer is left when the pass ends.
+    if layered and done < ready + stream / pool.layers:
+        done = ready + stream / pool.layers
     path = flows[s.pool * g.pools + target].link
     if path >= 0:
         link = links[path]
         span = size / link.rate
-        opened = r.pass_start if pool.layers > 0.0 else begin
-        sent = (opened if opened > link.free else link.free) + span
+        sent = (begin if begin > link.free else link.free) + span
         link.free = sent
-        if pool.layers > 0.0 and sent < begin + span / pool.layers:
-            sent = begin + span / pool.layers
+        if layered and sent < ready + span / pool.layers:
+            sent = ready + span / pool.layers
         done = (sent if sent > done else done) + link.delay
     later(pending, times, tree, g, done + pool.handshake, 2 * i)
 

@@ -101,6 +101,26 @@ def test_layers_sent_during_the_pass_leave_the_last_one() -> None:
     assert long.landed_s[0] == pytest.approx(1.5)
 
 
+def test_two_caches_of_a_pass_share_its_nic_from_the_start() -> None:
+    """Streams of 0.8 s each: the first is done inside the pass of 1.6 s but for its last layer, the second right after it."""
+    pool = replace(PREFILL, kv_bytes_per_token=1e6, nic_bytes_per_s=1.25e8, overlap_layers=10, max_requests=2)
+    fleet = SimFleet(prefill=[pool], decode=[DECODE])
+    result = run(fleet, arrival_s=[0, 0.5, 0.5], output_tokens=2)
+    start, end = result.prefill_start_s[1], result.prefill_end_s[1]
+
+    assert result.prefill_start_s[2] == start
+    assert end - start < 1.6
+    np.testing.assert_allclose(result.landed_s[1:], [max(start + 0.8, end + 0.08), start + 1.6])
+
+
+def test_a_nic_carries_no_more_than_its_bandwidth_whatever_overlaps() -> None:
+    """A pass of 1 s and four stages: caches of 1.5 s leave one after the other, the last two at 7 and 8 times 1.5 s."""
+    pool = replace(PREFILL, kv_bytes_per_token=1e6, nic_bytes_per_s=2 / 3 * 1e8, overlap_layers=10, pipeline_stages=4)
+    result = run(SimFleet(prefill=[pool], decode=[DECODE]), arrival_s=[0.0] * 8, output_tokens=2)
+
+    np.testing.assert_allclose(result.landed_s[[0, 6, 7]], [4.15, 10.5, 12.0])
+
+
 def test_where_the_first_token_is_released() -> None:
     """At the end of the pass the transfer is a gap between tokens; at decode it is part of the TTFT."""
     pool = replace(PREFILL, handshake_s=0.4)
