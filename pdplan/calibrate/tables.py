@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from pdplan.calibrate.errors import METRIC_NAMES, ErrorLine
+from pdplan.calibrate.fit import Calibration
 from pdplan.calibrate.measured import METRICS, MeasuredRow
 from pdplan.calibrate.predict import Predictions
 
-__all__ = ["PREDICTION_COLUMNS", "errors_csv", "errors_markdown", "predictions_csv"]
+__all__ = ["PREDICTION_COLUMNS", "calibration_markdown", "errors_csv", "errors_markdown", "predictions_csv"]
 
 PREDICTION_COLUMNS = (
     "row_id", "status", "reason",
@@ -97,4 +98,34 @@ def errors_markdown(name: str, rows: Sequence[MeasuredRow], found: Predictions, 
             out += [
                 f"- {count} rows: {text}" for text, count in sorted(counted.items(), key=lambda e: (-e[1], e[0]))[:20]
             ]
+    return "\n".join(out) + "\n"
+
+
+def calibration_markdown(found: Calibration, source: str) -> str:
+    """What was fitted, how well it fits, and what the rows do not determine."""
+    from tabulate import tabulate
+
+    out = [f"# Profile {found.profile.name}", ""]
+    out.append(f"{found.points} measured values from {int(found.used.sum())} rows of {source}.")
+    fitted = [[m.label, f"{value:.3f}", f"+-{spread:.0%}", ", ".join(m.constants)] for m, value, spread in found.fitted]
+    out += ["", "## Fitted", ""]
+    out.append(
+        tabulate(
+            fitted, headers=["multiplier", "value", "1 sigma", "constants"], tablefmt="github", disable_numparse=True
+        )
+    )
+    errors = [
+        [METRIC_NAMES[m], f"{b:.1%}", f"{a:.1%}", f"{c:.1%}" if np.isfinite(c) else "too few configurations"]
+        for m, (b, a, c) in found.errors.items()
+    ]
+    out += ["", "## Median error", ""]
+    out.append(
+        tabulate(
+            errors, headers=["metric", "as shipped", "with this profile", "rows not seen (cross-validated)"],
+            tablefmt="github", disable_numparse=True,
+        )
+    )  # fmt: skip
+    if found.undetermined:
+        out += ["", "## Not determined by these rows, left as shipped", ""]
+        out += [f"- {m.label}" for m in found.undetermined]
     return "\n".join(out) + "\n"

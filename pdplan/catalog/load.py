@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +54,9 @@ PRICE_COLUMNS = (
     "note",
 )
 """Columns of catalogs/prices/<provider>.csv."""
+
+OPTIONAL_ENGINE_CONSTANTS = ("eager_layer_latency_us", "poll_interval_steps", "draft_acceptance_frac")
+"""Engine constants that an engine's file may leave out and a profile may still set."""
 
 T = TypeVar("T")
 _ALIASES = re.compile(r"^aliases: *\[(.*)\]", re.MULTILINE)
@@ -322,6 +326,39 @@ class Catalog:
         if entry not in self.sources:
             raise InputError(unknown_name("source", entry, self.sources, hint="Sources are listed in sources.yaml"))
         return self.sources[entry]
+
+    def with_constants(
+        self, families: Mapping[str, Mapping[str, float]], engines: Mapping[str, Mapping[str, float]]
+    ) -> Catalog:
+        """The same catalog with some constants of families and engines replaced (a calibration profile).
+
+        Raises
+        ------
+        InputError
+            A family, engine or constant that is not there.
+        """
+        changed = Catalog(*self.folders)
+        changed._cache, changed._used = dict(self._cache), dict(self._used)
+        faults: list[str] = []
+        for kind, table, get, optional in (
+            ("families", families, changed.family, ()),
+            ("engines", engines, changed.engine, OPTIONAL_ENGINE_CONSTANTS),
+        ):
+            for entry, values in table.items():
+                try:
+                    record: Any = get(entry)
+                except InputError as fault:
+                    faults += [f"{kind}: {text}" for text in fault.faults]
+                    continue
+                known = {*record.constants, *optional}
+                faults += [
+                    f"{kind}.{entry}: {unknown_name('constant', name, known)}" for name in values if name not in known
+                ]
+                constants = {**record.constants, **values}
+                changed._cache[kind, record.id] = replace(record, constants=constants)
+        if faults:
+            raise InputError(*faults)
+        return changed
 
     def digest(self) -> str:
         """Digest over the content of every file used so far; equal inputs give an equal digest."""

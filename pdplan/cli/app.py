@@ -39,12 +39,13 @@ def _options(
 
 
 def _register() -> None:
-    from pdplan.cli import catalog, check, estimate, init, plan, schema, trace, validate, verify
+    from pdplan.cli import calibrate, catalog, check, estimate, init, plan, schema, trace, validate, verify
 
     app.command(name="plan")(plan.plan)
     app.command(name="verify")(verify.verify)
     app.command(name="estimate")(estimate.estimate)
     app.command(name="check")(check.check)
+    app.command(name="calibrate")(calibrate.calibrate)
     app.command(name="validate")(validate.validate)
     app.command(name="init")(init.init)
     app.command(name="schema")(schema.schema)

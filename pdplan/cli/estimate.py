@@ -28,6 +28,7 @@ def estimate(
     kv_cache: str | None = typer.Option(None, "--kv-cache", help="bf16, fp8, int8 or fp4."),
     engine: str = typer.Option("generic", "--engine", help="Catalog id of a serving engine."),
     draft_tokens: int = typer.Option(0, "--draft-tokens", min=0, max=16, help="Draft tokens per step (speculation)."),
+    profile: Path | None = typer.Option(None, "--profile", help="Efficiency profile written by `pdplan calibrate`."),
     catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),
     json_: bool = typer.Option(False, "--json", help="Print JSON on stdout."),
 ) -> None:
@@ -57,6 +58,7 @@ def estimate(
         kv_cache=kv_cache,
         engine=engine,
         draft_tokens=draft_tokens,
+        profile=profile,
         catalog=catalog,
     )
 

@@ -23,6 +23,7 @@ def plan(
     solver: str | None = typer.Option(None, "--solver", help="highs, cbc or scip; wins over the scenario."),
     time_limit_s: float | None = typer.Option(None, "--time-limit-s", help="Stop the solver after this long."),
     gap: float | None = typer.Option(None, "--gap", help="Relative gap at which the solver may stop."),
+    profile: Path | None = typer.Option(None, "--profile", help="Efficiency profile written by `pdplan calibrate`."),
     catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),
     json_: bool = typer.Option(False, "--json", help="Print the plan as JSON on stdout."),
     verify: bool = typer.Option(
@@ -47,7 +48,9 @@ def plan(
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
         raise InputError(f"--format: {formats!r} is not accepted; choose from {', '.join(known)}, separated by commas")
-    loaded = with_overrides(scenario, objective=objective, solver=solver, time_limit_s=time_limit_s, gap=gap)
+    loaded = with_overrides(
+        scenario, objective=objective, solver=solver, time_limit_s=time_limit_s, gap=gap, profile=profile
+    )
     with progress("planning", quiet=quiet or json_):
         answer = plan_file(loaded, catalog_folder=catalog)
     if verify and answer.pools:

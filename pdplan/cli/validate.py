@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -38,7 +39,13 @@ def validate(
 
     loaded = load_catalog(catalog)
     rows = read_rows(file, loaded, format_name=format_, given=given_of(given))
-    found = predict_rows(rows, loaded)
+    replaced: dict[str, Mapping[str, float]] = {}
+    if profile is not None:
+        from pdplan.catalog.profile import read_profile
+
+        measured = read_profile(profile)
+        loaded, replaced = measured.over(loaded), {"general": measured.general}
+    found = predict_rows(rows, loaded, **replaced)
     lines = error_lines(rows, found)
     text = errors_markdown(file.name, rows, found, lines)
     if predictions is not None:

@@ -66,6 +66,7 @@ def estimate(
     engine: str = "generic",
     draft_tokens: int = 0,
     overrides: dict[str, float] | None = None,
+    profile: str | Path | None = None,
     catalog: Catalog | str | Path | None = None,
 ) -> Estimate:
     """Latency of one layout (or arrays of layouts) of one model on one node type.
@@ -79,6 +80,10 @@ def estimate(
     input_tokens, output_tokens, cached_tokens, concurrency : array_like, broadcast against (C,)
     weights, kv_cache : str, optional
         Number formats; default as released.
+    overrides : dict, optional
+        Constants by name, as in a scenario's ``latency_overrides``.
+    profile : str or Path, optional
+        File written by ``pdplan calibrate``.
 
     Raises
     ------
@@ -86,6 +91,11 @@ def estimate(
         Unknown names, or a layout the model or the machine does not allow.
     """
     book = catalog if isinstance(catalog, Catalog) else load_catalog(catalog)
+    if profile is not None:
+        from pdplan.catalog.profile import read_profile
+
+        measured = read_profile(profile)
+        book, overrides = measured.over(book), {**measured.overrides(), **(overrides or {})}
     spec, machine_node, engine_spec = book.model(model), book.node(node), book.engine(engine)
     accelerator = book.accelerator(machine_node.accelerator)
     family = book.family(accelerator.family)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,12 +43,15 @@ def with_overrides(
     solver: str | None = None,
     time_limit_s: float | None = None,
     gap: float | None = None,
+    profile: Path | None = None,
 ) -> LoadedScenario:
     """A scenario file with what the command line wins over, validated as if it stood in the file."""
     loaded = load_scenario(path)
     data = dict(loaded.given)
     if objective is not None:
         data["objective"] = objective
+    if profile is not None:
+        data["profile"] = os.path.relpath(profile, loaded.folder)
     changes = {"name": solver, "time_limit_s": time_limit_s, "gap": gap}
     if any(value is not None for value in changes.values()):
         data["solver"] = {**dict(data.get("solver") or {}), **{k: v for k, v in changes.items() if v is not None}}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdplan.catalog.load import Catalog
 from pdplan.catalog.models import model_of
@@ -18,6 +18,9 @@ from pdplan.scenario.schema import FleetFile, NodeFile, PriceChoice, ScenarioFil
 from pdplan.units import HOURS_PER_MONTH, HOURS_PER_YEAR
 from pdplan.workload.lengths import mix_from_spec
 from pdplan.workload.mix import RequestMix
+
+if TYPE_CHECKING:
+    from pdplan.catalog.profile import Profile
 
 __all__ = ["Offer", "Scenario", "Site", "SiteLink", "Target", "annuity_usd_per_hour", "resolve"]
 
@@ -178,6 +181,9 @@ def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, An
         return None
 
     kept = dict(inputs or {})
+    profile = attempt("profile", lambda: _profile(file.profile, loaded.folder, kept))
+    if profile is not None:
+        catalog = attempt("profile", lambda: profile.over(catalog)) or catalog
     model = attempt("model", lambda: _model(file.model, loaded.folder, catalog, kept))
     engine = attempt("engine", lambda: catalog.engine(file.engine))
     lengths = kept.get("lengths", file.workload.lengths)
@@ -234,12 +240,25 @@ def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, An
         solver_name=file.solver.name,
         time_limit_s=file.solver.time_limit_s,
         gap=file.solver.gap,
-        latency_overrides=file.latency_overrides,
+        latency_overrides={**(profile.overrides() if profile else {}), **file.latency_overrides},
         warnings=tuple(warnings),
         catalog_digest=catalog.digest(),
         max_price_age_days=file.finance.max_price_age_days,
         inputs=kept,
     )
+
+
+def _profile(name: str | None, folder: Path, kept: dict[str, Any]) -> Profile | None:
+    """The profile of the scenario, if any; what its file said goes into `kept`."""
+    from pdplan.catalog.profile import profile_from_data, read_profile
+
+    if "profile" in kept:
+        return profile_from_data(kept["profile"], name="plan.json: inputs.profile")
+    if name is None:
+        return None
+    profile = read_profile(Path(name) if Path(name).is_absolute() else folder / name)
+    kept["profile"] = profile.data()
+    return profile
 
 
 def _model(name: str, folder: Path, catalog: Catalog, kept: dict[str, Any]) -> ModelSpec:

@@ -277,6 +277,8 @@ class ScenarioFile(_Strict):
     objective: Literal["cost", "cards", "power"] = "cost"
     """What to minimise."""
     solver: SolverFile = SolverFile()
+    profile: Annotated[str, Field(min_length=1)] | None = None
+    """Efficiency profile written by `pdplan calibrate`: constants fitted to your own measurements."""
     latency_overrides: dict[str, Positive] = Field(default_factory=dict)
     """Latency constants that replace the catalog's, by name, e.g. {family.memory_efficiency: 0.8}."""
 
