@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pdplan.calibrate.common import assemble
 from pdplan.calibrate.measured import METRICS, Cells, Given, MeasuredRow, Table, rows_of
@@ -22,12 +23,15 @@ def recognises(table: Table) -> bool:
 
 def read(table: Table, catalog: Catalog, given: Given) -> Iterable[MeasuredRow]:
     """Every row; what the user gives fills blanks."""
+    return rows_of(
+        table, lambda cells: filled_row(cells.values, cells.line, catalog, given), lambda cells: cells.text("row_id")
+    )
 
-    def build(cells: Cells) -> MeasuredRow:
-        filled = {**given.values, **{k: v for k, v in cells.values.items() if v not in (None, "")}}
-        return plain_row(Cells(filled, cells.line), catalog)
 
-    return rows_of(table, build, lambda cells: cells.text("row_id"))
+def filled_row(values: Mapping[str, Any], line: int, catalog: Catalog, given: Given) -> MeasuredRow:
+    """A row of plain columns, blanks filled by what the user gives; other formats are turned into these columns first."""
+    known = {name: value for name, value in values.items() if value not in (None, "")}
+    return plain_row(Cells({**given.values, **known}, line), catalog)
 
 
 def _worker(cells: Cells, role: str) -> Worker:
@@ -50,7 +54,7 @@ def _worker(cells: Cells, role: str) -> Worker:
 
 
 def plain_row(cells: Cells, catalog: Catalog) -> MeasuredRow:
-    """One row of plain columns; benchmark outputs are turned into these first."""
+    """One row of plain columns."""
     apart = bool(cells.text("prefill_tp") or cells.text("prefill_attention_dp"))
     decode = _worker(cells, "decode")
     prefill = _worker(cells, "prefill") if apart else None
