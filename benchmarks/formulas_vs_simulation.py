@@ -19,7 +19,6 @@ from pdplan.catalog.load import load_catalog
 from pdplan.serving import colocated as co
 from pdplan.serving import decode as de
 from pdplan.serving import prefill as pre
-from pdplan.serving.corrections import bounded_tpot_quantile_s, pooled_tpot_quantile_s
 from pdplan.serving.rank_passes import requests_of_full_pass
 from pdplan.serving.slo import Service, disaggregated_latencies
 from pdplan.simulate import (
@@ -184,47 +183,43 @@ def decode_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:
                 if router == "random":
                     yield _row("decode, random routing", case, load, "tpot_s", summary, alone)
                 else:
-                    pooled = [float(pooled_tpot_quantile_s(q, state, replicas)[0]) for q in QUANTILES]
+                    pooled = [float(de.tpot_quantile_s(q, state, 1.0, replicas)[0]) for q in QUANTILES]
                     yield _row("decode, least loaded, as if random", case, load, "tpot_s", summary, alone)
                     yield _row("decode, least loaded, as one pool", case, load, "tpot_s", summary, pooled)
 
 
 def colocated_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:
-    """One replica with chunked prefill; the load is the prefill queue's utilisation."""
-    mix = lengths("azure-conversation-2023")
-    a0, be, bm = 0.02, 2e-4, 4.2e-5
-    for chunk in (512, 2048, 8192):
-        model = co.ColocatedModel(
-            base_s=np.array([a0]),
-            per_sequence_s=np.array([be]),
-            prefill_work_s=bm * mix.prompt[:, None],
-            new_tokens=mix.prompt,
-            decode_steps=mix.answer - 1,
-            weight=mix.weight,
-            chunk_tokens=np.array([float(chunk)]),
-        )
-        for load in LOADS:
-            low, high = 0.0, 30.0
-            for _ in range(50):
-                rate = (low + high) / 2
+    """One replica with chunked prefill; the load is the share of the rate at which every iteration is full."""
+    for shape, a0, be, bm in (
+        ("azure-conversation-2023", 0.02, 2e-4, 4.2e-5),
+        ("azure-code-2023", 0.02, 2e-4, 4.2e-5),
+        ("servegen-deepseek-r1", 0.02, 2e-4, 4.2e-5),
+        ("azure-conversation-2023", 0.03, 1e-4, 1e-4),
+    ):
+        mix = lengths(shape)
+        for chunk in (512, 2048, 8192):
+            model = co.ColocatedModel(
+                base_s=np.array([a0]),
+                per_sequence_s=np.array([be]),
+                prefill_work_s=bm * mix.prompt[:, None],
+                new_tokens=mix.prompt,
+                decode_steps=mix.answer - 1,
+                weight=mix.weight,
+                chunk_tokens=np.array([float(chunk)]),
+            )
+            for load in LOADS:
+                rate = load * float(co.saturation_req_per_s(model)[0])
                 state = co.colocated_state(rate, model)
-                fine = bool(state.stable[0]) and float(state.prefill_utilisation[0]) <= load
-                # den above 0.08: the decode side is at most as loaded as the note's own table.
-                fine = fine and a0 / float(state.iteration_s[0]) > 1 - load
-                low, high = (rate, high) if fine else (low, rate)
-            state = co.colocated_state(low, model)
-            pool = ColocatedPool(
-                name="c", replicas=1, batch=[1, 1001], context=[0], step_s=[[a0 + be], [a0 + 1001 * be]],
-                prefill_per_token_s=bm, chunk_tokens=chunk,
-            )  # fmt: skip
-            summary = summarise(simulate(SimFleet(colocated=[pool]), mix.draw(rng, n, low)))
-            ttft = [float(co.ttft_quantile_s(q, state, model)[0]) for q in QUANTILES]
-            tpot = [float(co.tpot_quantile_s(q, low, state, model)[0]) for q in QUANTILES]
-            case = f"chunk {chunk}, {low:.2f}/s"
-            yield _row("colocated", case, load, "ttft_s", summary, ttft)
-            yield _row("colocated", case, load, "tpot_s", summary, tpot)
-            bounded = [float(bounded_tpot_quantile_s(q, low, state, model)[0]) for q in QUANTILES]
-            yield _row("colocated, TPOT at most a full iteration", case, load, "tpot_s", summary, bounded)
+                pool = ColocatedPool(
+                    name="c", replicas=1, batch=[1, 1001], context=[0], step_s=[[a0 + be], [a0 + 1001 * be]],
+                    prefill_per_token_s=bm, chunk_tokens=chunk,
+                )  # fmt: skip
+                summary = summarise(simulate(SimFleet(colocated=[pool]), mix.draw(rng, n, rate)))
+                ttft = [float(co.ttft_quantile_s(q, state, model)[0]) for q in QUANTILES]
+                tpot = [float(co.tpot_quantile_s(q, state, model)[0]) for q in QUANTILES]
+                case = f"{shape}, {1e6 * bm:.0f} us a token, chunk {chunk}, {rate:.2f}/s"
+                yield _row("colocated", case, load, "ttft_s", summary, ttft)
+                yield _row("colocated", case, load, "tpot_s", summary, tpot)
 
 
 def fleet_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:

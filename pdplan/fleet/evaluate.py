@@ -117,16 +117,11 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
     )
     per_step = model.tokens_per_step
     typical = state.base_s + state.slope_s * (1 + state.mean_batch)
-    average = np.sqrt(decode.life_factor(state.base_s, typical))
 
     # TPOT at many quantiles; those asked for are among them, so that percentiles come out exactly.
     asked = {target.percentile / 100 for target in scenario.targets} | {0.5, 0.9, 0.99}
     levels = np.array(sorted({*np.linspace(0.002, 0.998, 125).tolist(), *asked}))
-    batches = decode.negbin_quantile(levels[:, None], state.mean_batch, state.batch_variance)[:, 0]
-    curve = np.maximum.accumulate(
-        _scalar(typical / per_step)
-        + _scalar(state.slope_s * average / per_step) * (batches - _scalar(state.mean_batch))
-    )
+    curve = np.maximum.accumulate(decode.tpot_quantile_s(levels[:, None], state, per_step, float(spec.replicas))[:, 0])
 
     stable = bool(state.stable[0])
 
@@ -204,25 +199,21 @@ def colocated_extra_s(fleet: Fleet, state: colocated.ColocatedState) -> Floats:
 def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState:
     layouts, mix = layouts_of(fleet, spec), scenario.mix
     ranks = float(spec.attention_dp)
-    rate = np.array([spec.rate_req_per_s / spec.replicas / ranks])
+    rate = np.array([[spec.rate_req_per_s / spec.replicas / ranks]])
     model = colocated_model(scenario, fleet, layouts, np.array([float(spec.token_budget)]))
     state = colocated.colocated_state(rate, model)
     limits = decode_model(scenario, fleet, layouts, spec.batch_cap)
     extra = _scalar(colocated_extra_s(fleet, state))
 
-    def many(limits: Floats) -> tuple[Floats, colocated.ColocatedState]:
-        rates = np.broadcast_to(rate, (len(limits), 1))
-        return rates, colocated.colocated_state(rates, model)
-
     def ttft(limits: Floats) -> Floats:
-        result = colocated.ttft_tail(limits[:, None] - extra, many(limits)[1], model)
+        result = colocated.ttft_tail(limits[:, None] - extra, state, model)
         return np.asarray(result[:, 0], dtype=np.float64)
 
     def tpot(limits: Floats) -> Floats:
-        result = colocated.tpot_tail(limits[:, None], *many(limits), model)
+        result = colocated.tpot_tail(limits[:, None], state, model)
         return np.asarray(result[:, 0], dtype=np.float64)
 
-    stable = bool(state.stable[0])
+    stable = bool(state.stable[0, 0])
     batch = _scalar(state.mean_batch) * ranks if stable else 0.0
     here = np.array([max(batch, 1.0)])
     decode_use = fleet.latency.decode_resources(layouts, here, limits.context_tokens)
@@ -230,9 +221,9 @@ def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolSt
     steps_per_s = 1.0 / _scalar(state.iteration_s) if stable else 0.0
     busy = min(batch + _scalar(state.prefill_utilisation), 1.0)
     flop = _scalar(decode_use.flop_s) * steps_per_s * busy
-    flop += float(mix.weight @ prefill_use.flop_s[:, 0]) * float(rate[0]) * ranks
+    flop += float(mix.weight @ prefill_use.flop_s[:, 0]) * float(rate[0, 0]) * ranks
     return PoolState(
-        utilization_frac=max(_scalar(state.prefill_utilisation), batch / max(_scalar(limits.max_batch), 1.0)),
+        utilization_frac=max(_scalar(state.utilisation), batch / max(_scalar(limits.max_batch), 1.0)),
         batch_mean=batch,
         max_batch=int(min(_scalar(limits.max_batch), 1e9)),
         service_mean_s=_scalar(state.iteration_s),

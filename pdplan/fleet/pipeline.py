@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from pdplan.fleet.plan import (
     DistanceLine,
     Plan,
     PlanReason,
-    Pool,
     Solver,
 )
 from pdplan.fleet.solve import SolveOptions, solve_fleet
@@ -143,17 +141,6 @@ def _distances(scenario: Scenario, fleet: Fleet, candidates: Candidates) -> tupl
     return tuple(lines)
 
 
-def _known_errors(pools: Sequence[Pool]) -> list[str]:
-    """Where simulation says that the queueing formulas promise too much (docs/explanation/queueing-accuracy.md)."""
-    found = []
-    if any(pool.role == "colocated" and pool.utilization_frac > 0.8 for pool in pools):
-        found.append(
-            "a colocated pool is more than 80 % busy: its TTFT percentiles are 18 to 43 % low against simulation; see the "
-            "queueing accuracy page"
-        )
-    return found
-
-
 def plan_scenario(scenario: Scenario) -> Plan:
     """Plan a resolved scenario.
 
@@ -207,7 +194,6 @@ def plan_scenario(scenario: Scenario) -> Plan:
     solution = solved.solution
     if solution.proof != "optimal":
         warnings.append(f"the solver stopped at a gap of {solution.gap:.2%}; a cheaper plan may exist")
-    warnings += _known_errors(pools)
     plan = Plan(
         **base,
         status="optimal" if solution.proof == "optimal" else "feasible",

@@ -4,8 +4,8 @@ Step time al + be N with N sequences in flight, Poisson arrivals and any output 
 p = rate O be and r = al/be + 1 (pdplan latency model, section 8.3; only the mean output length matters). A step time
 that is not a straight line is replaced by its tangent at the fluid point B* = rate O t(B*).
 
-Each replica is taken alone at rate / n (balanced random routing). A router that joins the shortest queue pools the
-replicas and narrows the spread, so what is computed here is on the safe side. Above p of about 0.8 the stationary
+Capacities take each replica alone at rate / n (balanced random routing), which is on the safe side; percentiles of a pool
+may take into account that a router joins the shortest queue (:func:`tpot_quantile_s`). Above p of about 0.8 the stationary
 percentiles are an upper bound that a short run never reaches.
 """
 
@@ -173,9 +173,28 @@ def tpot_mean_s(state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:
     return np.where(state.stable, out, np.inf)
 
 
-def tpot_quantile_s(q: float, state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:
-    """q-quantile over requests of the time per output token, averaged over each request's life (section 8.3)."""
-    return tpot_at_batch_s(negbin_quantile(q, state.mean_batch, state.batch_variance), state, tokens_per_step)
+def tpot_quantile_s(
+    q: ArrayLike, state: DecodeState, tokens_per_step: ArrayLike = 1.0, replicas: ArrayLike = 1.0
+) -> Floats:
+    r"""q-quantile over requests of the time per output token, averaged over each request's life (section 8.3).
+
+    Parameters
+    ----------
+    q : array_like
+        Between 0 and 1, broadcast to (..., C).
+    state : DecodeState
+        Of one replica at its share of the rate, arrays (..., C).
+    tokens_per_step : array_like
+        Above 1 with speculative decoding.
+    replicas : array_like
+        Replicas among which a router picks the one with the fewest requests, n. It keeps them equally full, so that they
+        fluctuate together: the pool is one processor-sharing system of n times the rate with step time
+        :math:`al + be\,N/n`, whose count is negative binomial with the same p and :math:`n\,al/be + 1`. A replica holds
+        one n-th of it, with one n-th of the variance of a replica alone. 1 is random routing.
+    """
+    n = np.asarray(replicas, dtype=np.float64)
+    level = negbin_quantile(q, n * state.mean_batch, n * state.batch_variance) / n
+    return tpot_at_batch_s(level, state, tokens_per_step)
 
 
 def tpot_at_batch_s(level: Floats, state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:

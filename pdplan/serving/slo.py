@@ -179,7 +179,7 @@ def colocated_latencies(
     )
     tpot = Percentiles(
         float(co.tpot_mean_s(state, model)[0]),
-        _quantiles(quantiles, lambda q: co.tpot_quantile_s(q, rate, state, model)),
+        _quantiles(quantiles, lambda q: co.tpot_quantile_s(q, state, model)),
     )
     own = np.sort(tokens)
     share = np.cumsum(weight[np.argsort(tokens)])
@@ -188,7 +188,7 @@ def colocated_latencies(
         for q in ttft.quantile_s
     }
     late = float(co.ttft_tail(ttft_limit_s - extra_s, state, model)[0]) if np.isfinite(ttft_limit_s) else 0.0
-    slow = float(co.tpot_tail(tpot_limit_s, rate, state, model)[0]) if np.isfinite(tpot_limit_s) else 0.0
+    slow = float(co.tpot_tail(tpot_limit_s, state, model)[0]) if np.isfinite(tpot_limit_s) else 0.0
     return Latencies(
         ttft=ttft,
         tpot=tpot,

@@ -13,7 +13,13 @@ from pdplan.serving.colocated import (
     tpot_quantile_s as co_tpot,
 )
 from pdplan.serving.colocated import (
+    tpot_tail as co_slow,
+)
+from pdplan.serving.colocated import (
     ttft_quantile_s as co_ttft,
+)
+from pdplan.serving.colocated import (
+    ttft_tail as co_late,
 )
 from pdplan.serving.decode import decode_capacity_req_per_s, decode_state, tpot_quantile_s
 from pdplan.serving.prefill import (
@@ -60,7 +66,8 @@ def test_prefill_capacity(services, limit, q, ranks, hot):
     ceiling = rate / prefill_utilisation(np.maximum(rate, 1e-9), COUNTS[:, None], service) * 0.95
     beyond = ttft_tail(limit, rate * 1.01 + 1e-5 * ceiling, COUNTS[:, None], service, extra_s=0.05)[on, 0]
     capped = rate[on, 0] > 0.9999 * ceiling[on, 0]
-    assert (capped | (beyond > 1 - q - 1e-9)).all()
+    headroom = 1e-9 if ranks == 1 else 0.01 * (1 - q)
+    assert (capped | (beyond > 1 - q - headroom)).all()
 
 
 @settings(deadline=None, max_examples=20)
@@ -126,8 +133,15 @@ def test_colocated_capacity_inverts_quantiles(rate, chunk, q):
         chunk_tokens=chunk * one,
     )
     state = colocated_state(rate, model)
-    if not state.stable[0] or state.prefill_utilisation[0] > 0.9:
+    if not state.stable[0] or state.utilisation[0] > 0.9:
         return
-    ttft, tpot = float(co_ttft(q, state, model)[0]), float(co_tpot(q, rate, state, model)[0])
+    ttft, tpot = float(co_ttft(q, state, model)[0]), float(co_tpot(q, state, model)[0])
     found = colocated_capacity_req_per_s(model, [(q, ttft)], [(q, tpot)], one * 1e5).rate_req_per_s[0]
-    assert abs(found / rate - 1) < 2e-3
+    # Never above the rate whose percentiles are the targets, and there they hold; the first rate that fails is near.
+    assert found <= rate * (1 + 1e-3)
+    there = colocated_state(found, model)
+    assert co_late(ttft, there, model) <= 1 - q
+    assert co_slow(tpot, there, model) <= 1 - q
+    beyond = colocated_state(np.linspace(1.001, 1.02, 8)[:, None] * found + 1e-4, model)
+    missed = (co_late(ttft, beyond, model) > (1 - q) * 0.995) | (co_slow(tpot, beyond, model) > (1 - q) * 0.995)
+    assert missed.any()
