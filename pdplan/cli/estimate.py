@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from pdplan.cli.console import emit
+
+if TYPE_CHECKING:
+    from pdplan.perf.bounds import Resources
+    from pdplan.perf.uncertainty import Interval
 
 __all__ = ["estimate"]
 
@@ -67,6 +72,16 @@ def estimate(
 
         return float(np.ravel(np.asarray(values))[0])
 
+    def between(value: object, interval: Interval, low: str, high: str) -> tuple[float, float]:
+        return one(value) * one(getattr(interval, low)), one(value) * one(getattr(interval, high))
+
+    def shares(use: Resources, seconds: object) -> dict[str, float]:
+        return {name: one(getattr(use, f"{name}_s")) / one(seconds) for name in ("flop", "hbm", "link")}
+
+    use = {
+        "prefill": shares(found.prefill_use, found.prefill_pass_s),
+        "decode": shares(found.decode_use, found.decode_step_s),
+    }
     if json_:
         import json
 
@@ -94,6 +109,17 @@ def estimate(
                         "prefill_roofline_s": one(found.prefill_roofline_s),
                         "decode_roofline_s": one(found.decode_roofline_s),
                     },
+                    "resource_use_frac": use,
+                    "intervals_s": {
+                        name: {
+                            "50": between(value, interval, "low_50", "high_50"),
+                            "90": between(value, interval, "low_90", "high_90"),
+                        }
+                        for name, value, interval in (
+                            ("ttft_s", found.ttft_s, found.ttft_interval),
+                            ("tpot_s", found.tpot_s, found.tpot_interval),
+                        )
+                    },
                     "fits": one(found.max_batch) >= concurrency,
                     "confidence": found.confidence,
                 },
@@ -103,14 +129,26 @@ def estimate(
         return
     from tabulate import tabulate
 
+    def band(value: object, interval: Interval) -> str:
+        half, most = between(value, interval, "low_50", "high_50"), between(value, interval, "low_90", "high_90")
+        return f"50 %: {half[0] * 1e3:.3g} to {half[1] * 1e3:.3g}, 90 %: {most[0] * 1e3:.3g} to {most[1] * 1e3:.3g} ms"
+
+    def busy(phase: str) -> str:
+        words = {"flop": "FLOP/s", "hbm": "HBM bandwidth", "link": "links"}
+        return ", ".join(f"{share:.0%} of {words[name]}" for name, share in use[phase].items())
+
     rows = [
         ("TTFT, unloaded", f"{one(found.ttft_s) * 1e3:.1f} ms"),
+        ("  measured lies within", band(found.ttft_s, found.ttft_interval)),
         (
             "prefill pass",
             f"{one(found.prefill_pass_s) * 1e3:.1f} ms (roofline {one(found.prefill_roofline_s) * 1e3:.1f})",
         ),
+        ("  uses of the peak", busy("prefill")),
         (f"TPOT at {concurrency} sequences", f"{one(found.tpot_s) * 1e3:.2f} ms"),
+        ("  measured lies within", band(found.tpot_s, found.tpot_interval)),
         ("decode step", f"{one(found.decode_step_s) * 1e3:.2f} ms (roofline {one(found.decode_roofline_s) * 1e3:.2f})"),
+        ("  uses of the peak", busy("decode")),
         ("decode throughput", f"{one(found.throughput_tok_per_s_per_card):.0f} tokens/s per card"),
         ("prefill throughput, busy", f"{one(found.prefill_tok_per_s_per_card):.0f} tokens/s per card"),
         ("largest batch in memory", f"{one(found.max_batch):.0f} sequences"),

@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from pdplan.catalog.load import Catalog, load_catalog
 from pdplan.errors import InputError
+from pdplan.perf.bounds import Resources
 from pdplan.perf.layout import Layouts, Machine, Precision
 from pdplan.perf.model import LatencyModel, Speculation
+from pdplan.perf.uncertainty import Interval, Situation, prediction_interval
 
 __all__ = ["Estimate", "estimate"]
 
@@ -42,8 +44,20 @@ class Estimate:
     """Sent from prefill to decode."""
     prefill_roofline_s: Floats
     decode_roofline_s: Floats
+    prefill_use: Resources
+    """Seconds that FLOPs, memory and links need at their datasheet peaks for the prefill pass."""
+    decode_use: Resources
+    """The same for the decode step."""
+    ttft_interval: Interval
+    """Factors on `ttft_s`: the measured value lay between them in 50 and 90 % of the cross-validated rows."""
+    tpot_interval: Interval
     confidence: str
     """fitted, transferred, op-tables or guess: the weaker of family and engine."""
+
+
+def _slowest(use: Resources) -> Floats:
+    """No pass is faster than its busiest resource at peak."""
+    return np.maximum(np.maximum(use.flop_s, use.hbm_s), use.link_s)
 
 
 _ORDER = ("fitted", "op-tables", "transferred", "guess")
@@ -169,6 +183,14 @@ def estimate(
     cards = layouts.cards_per_replica
     memory = latency.memory(layouts)
     ttft, tpot = constants["request_overhead_ms"] + passes + transfer + steps * step, step / per_step
+    situation = Situation(
+        disaggregated=False,
+        other_model="deepseek" not in spec.family.lower(),
+        family_confidence=family.confidence,
+        engine_confidence=engine_spec.confidence,
+    )
+    prefill_use = latency.prefill_resources(layouts, new, cached, 1.0)
+    decode_use = latency.decode_resources(layouts, batch, context)
     return Estimate(
         ttft_s=ttft,
         tpot_s=tpot,
@@ -181,7 +203,11 @@ def estimate(
         kv_free_bytes_per_card=memory.kv_bytes_per_card,
         reserve_bytes_per_card=memory.reserve_bytes_per_card,
         kv_bytes_per_request=size,
-        prefill_roofline_s=latency.roofline_prefill_s(layouts, new, cached, 1.0),
-        decode_roofline_s=latency.roofline_decode_s(layouts, batch, context),
+        prefill_roofline_s=_slowest(prefill_use),
+        decode_roofline_s=_slowest(decode_use),
+        prefill_use=prefill_use,
+        decode_use=decode_use,
+        ttft_interval=prediction_interval("ttft_s", situation),
+        tpot_interval=prediction_interval("tpot_s", situation),
         confidence=max((family.confidence, engine_spec.confidence), key=_ORDER.index),
     )
