@@ -33,7 +33,9 @@ def verify(
         help="POOL@SECONDS loses a node, SITE@SECONDS a site, 2*POOL@SECONDS two nodes; :SECONDS after it returns them. "
         "May be repeated.",
     ),
-    colocated: bool = typer.Option(False, "--colocated", help="Simulate the plan's colocated alternative instead."),
+    colocated: bool = typer.Option(
+        False, "--colocated", help="Simulate the plan's colocated alternative, too, and compare."
+    ),
     json_: bool = typer.Option(False, "--json", help="Print the result as JSON on stdout."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for verification.md and verification.json."),
     catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),

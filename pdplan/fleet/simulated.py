@@ -17,7 +17,7 @@ from pdplan.errors import InputError
 from pdplan.fleet.candidates import Fleet, fleet_of
 from pdplan.fleet.evaluate import PoolSpec, layouts_of
 from pdplan.fleet.plan import LinkLoad, Pool
-from pdplan.fleet.pools import colocated_model, link_between, mean_context
+from pdplan.fleet.pools import link_between, mean_context
 from pdplan.perf.layout import Layouts
 from pdplan.scenario.resolve import Scenario
 from pdplan.simulate.fleet import ColocatedPool, DecodePool, Flow, Link, PrefillPool, Router, SimFleet, SimRequests
@@ -28,7 +28,6 @@ Floats = NDArray[np.float64]
 BOUNDARY_STEPS = 0.5
 """Steps of the way out of a first token that the simulator plays by itself: the wait for the next step, half of one on
 average. The engines' fitted `first_token_steps` contain it."""
-_MOST_REQUESTS_PER_PASS = 1024
 _GRID_TOKENS = 28
 _GRID_CONTEXTS = 9
 
@@ -144,7 +143,7 @@ def _prefill(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Ro
         replicas=pool.replicas,
         fixed_s=fixed,
         table=(new, cached, table),
-        max_requests=_MOST_REQUESTS_PER_PASS,
+        max_requests=max(pool.layout.max_batch, pool.layout.attention_dp),
         token_budget=float(max(pool.layout.token_budget or scenario.engine.prefill_token_budget, 1)),
         ranks=pool.layout.attention_dp,
         hot_frac=hot,
@@ -161,8 +160,13 @@ def _prefill(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Ro
     )
 
 
-def _engine_fields(scenario: Scenario, fleet: Fleet, pool: Pool, layouts: Layouts, ranks: int) -> dict[str, Any]:
-    """What decode and colocated pools share: step table, memory, way out of the first token; `ranks` in one table."""
+def _engine_fields(
+    scenario: Scenario, fleet: Fleet, pool: Pool, layouts: Layouts, ranks: int, chunk: float
+) -> dict[str, Any]:
+    """What decode and colocated pools share: step table, prompt work, memory, way out of the first token.
+
+    All for one of `ranks` ranks that work in step.
+    """
     latency, mix = fleet.latency, scenario.mix
     constants = latency.engine_constants
     most = max(pool.layout.max_batch, 2 * ranks)
@@ -173,6 +177,7 @@ def _engine_fields(scenario: Scenario, fleet: Fleet, pool: Pool, layouts: Layout
     context = _spread(shortest, max(longest, 2 * shortest), _GRID_CONTEXTS)
     step = np.asarray(latency.decode_step_s(layouts, ranks * batch[:, None, None], context[:, None]))[..., 0]
     final = mean_context(scenario) + 0.5 * float(mix.mean(mix.output_tokens))
+    work, per_pair = _prompt_work(fleet, layouts, chunk, longest)
     steps = constants["first_token_steps"] + constants["poll_interval_steps"] / 2 - BOUNDARY_STEPS
     return {
         "batch": batch,
@@ -182,48 +187,50 @@ def _engine_fields(scenario: Scenario, fleet: Fleet, pool: Pool, layouts: Layout
         "kv_tokens": max(_kv_tokens(fleet, layouts, final, longest) / ranks, longest),
         "max_sequences": max(pool.layout.max_batch // ranks, 1),
         "first_token_steps": max(steps, 0.0),
+        "chunk_tokens": chunk,
+        "prompt_work": work,
+        "prefill_per_token2_s": per_pair,
     }
 
 
 def _decode(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Router) -> DecodePool:
-    fields = _engine_fields(scenario, fleet, pool, _layouts(fleet, pool), 1)
+    budget = float(max(scenario.engine.prefill_token_budget, 1))
+    fields = _engine_fields(scenario, fleet, pool, _layouts(fleet, pool), 1, budget)
     return DecodePool(name=name, replicas=pool.replicas, holds_prefix=True, router=router, **fields)
 
 
-def _prompt_work(scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: float) -> tuple[float, float]:
-    """Seconds an iteration gains per prompt token, and per pair of tokens, so that the mix's mean work is the model's.
+def _prompt_work(fleet: Fleet, layouts: Layouts, chunk: float, longest: float) -> tuple[tuple[Floats, Floats], float]:
+    """What the prompt tokens of an iteration add to it: a line over their number, and seconds per pair of tokens.
 
-    The part that grows with the prompt already there comes from the difference between a chunk behind nothing and one
-    behind a whole long prompt.
+    A pass of n tokens less one of a single token, which costs what the iteration has anyway, and at least three tenths
+    of the pass (docs/explanation/latency-model.md, colocated serving). The pairs are the attention of a chunk to what
+    lies before it, from the difference between a chunk behind nothing and one behind a whole long prompt.
     """
-    latency, mix = fleet.latency, scenario.mix
-    work = colocated_model(scenario, fleet, layouts, np.array([chunk])).prefill_work_s[:, 0]
-    size = min(chunk, float(mix.mean(mix.new_tokens)))
-    behind = max(float(mix.input_tokens.max()), 2.0)
-    ranks = layouts.attention_dp
+    latency, ranks = fleet.latency, layouts.attention_dp
+    host = latency.engine_constants["host_latency_us"]
+    tokens = np.concatenate([[0.0, 1.0], _spread(4.0, max(chunk, 8.0), _GRID_TOKENS)])
+    piece = np.asarray(latency.prefill_pass_s(layouts, np.maximum(tokens, 1.0)[:, None], 0.0, ranks))[:, 0] - host
+    size = max(min(chunk, longest / 2), 1.0)
     early = _scalar(latency.prefill_pass_s(layouts, size, 0.0, ranks))
-    late = _scalar(latency.prefill_pass_s(layouts, size, behind, ranks))
-    pairs = mix.new_tokens * (mix.cached_tokens + mix.new_tokens / 2)
-    mean_work, mean_pairs = float(mix.mean(work)), float(mix.mean(pairs))
-    # No more than nine tenths of the mean work, so that a token never costs less than nothing.
-    per_pair = float(np.clip((late - early) / (size * behind), 0.0, 0.9 * mean_work / max(mean_pairs, 1e-300)))
-    return (mean_work - per_pair * mean_pairs) / float(mix.mean(mix.new_tokens)), per_pair
+    late = _scalar(latency.prefill_pass_s(layouts, size, longest, ranks))
+    per_pair = max((late - early) / (size * longest), 0.0)
+    work = np.maximum(piece - piece[1], 0.3 * piece)
+    # The attention inside the chunk is counted by pairs.
+    line = np.maximum.accumulate(np.maximum(work - per_pair * tokens**2 / 2, 0.0))
+    line[0] = 0.0
+    return (tokens, line), per_pair
 
 
 def _colocated(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Router) -> ColocatedPool:
     layouts, ranks = _layouts(fleet, pool), pool.layout.attention_dp
     chunk = float(max(pool.layout.token_budget, 1))
-    per_token, per_pair = _prompt_work(scenario, fleet, layouts, chunk)
     return ColocatedPool(
         name=name,
         replicas=pool.replicas * ranks,
         router=router,
         share=pool.rate_req_per_s,
-        chunk_tokens=chunk,
-        prefill_per_token_s=per_token,
-        prefill_per_token2_s=per_pair,
         first_token_extra_s=fleet.latency.engine_constants["request_overhead_ms"],
-        **_engine_fields(scenario, fleet, pool, layouts, ranks),
+        **_engine_fields(scenario, fleet, pool, layouts, ranks, chunk),
     )
 
 

@@ -42,9 +42,10 @@ class SimulatedLatency:
     """One percentile (or mean) of a latency, planned and simulated."""
 
     metric: str
-    """`ttft_s`, `tpot_s`, `e2e_s`, or `itl_max_s`: the largest gap between two tokens of a request."""
+    """`ttft_s`, `tpot_s`, `e2e_s` over requests; `itl_s`: the gap between two tokens, over tokens; `itl_max_s`: the largest
+    gap of a request, over requests."""
     percentile: float | None
-    """90 for p90; null for the mean."""
+    """90 for p90, 100 for the largest of all; null for the mean."""
     planned: float | None
     """Seconds; null where the plan does not say."""
     simulated: float | None
@@ -151,3 +152,5 @@ class Verification:
     """Sentences for the reader."""
     ok: bool
     """No target is missed by more than the interval."""
+    alternative: Verification | None = None
+    """The colocated alternative under the same requests, where it was asked for."""

@@ -28,8 +28,19 @@ from pdplan.fleet.verification import (
     Verification,
 )
 from pdplan.scenario.resolve import Scenario
-from pdplan.simulate import Failure, SimFleet, SimOptions, SimRequests, SimResult, Summary, simulate, summarise
+from pdplan.simulate import (
+    Failure,
+    SimFleet,
+    SimOptions,
+    SimRequests,
+    SimResult,
+    Summary,
+    gap_quantile_s,
+    simulate,
+    summarise,
+)
 from pdplan.simulate.fleet import ROUTERS, Router
+from pdplan.simulate.result import estimate
 from pdplan.workload.traces import Trace
 
 __all__ = ["FailureSpec", "VerifyOptions", "options_of", "parse_failure", "trace_requests", "verify_plan"]
@@ -111,8 +122,8 @@ class VerifyOptions:
     router: Router = "least_loaded"
     """For prefill and decode; `central` is for prefill alone."""
     failures: tuple[FailureSpec, ...] = ()
-    mode: str = "plan"
-    """`plan`, or `colocated` for the plan's colocated alternative."""
+    colocated: bool = False
+    """Play the plan's colocated alternative, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +137,17 @@ class _Played:
     latency: dict[str, Stats]
 
 
-def _chosen(plan: Plan, mode: str) -> _Played:
-    if mode == "colocated" and plan.mode != "colocated":
-        other = plan.colocated
-        if other is None or not other.pools:
-            raise InputError(
-                "the plan has no colocated alternative to simulate"
-                + (f" ({other.reason})" if other is not None and other.reason else "")
-            )
-        return _Played(mode=other.mode, pools=other.pools, links=(), slo=other.slo, latency=dict(other.latency))
+def _alternative(plan: Plan) -> _Played:
+    other = plan.colocated
+    if other is None or not other.pools:
+        raise InputError(
+            "--colocated: the plan has no alternative to simulate"
+            + (f" ({other.reason})" if other is not None and other.reason else "")
+        )
+    return _Played(mode=other.mode, pools=other.pools, links=(), slo=other.slo, latency=dict(other.latency))
+
+
+def _chosen(plan: Plan) -> _Played:
     if not plan.pools:
         raise InputError("the plan has no pools: there is no fleet to simulate")
     return _Played(mode=plan.mode, pools=plan.pools, links=plan.links, slo=plan.slo, latency=dict(plan.latency))
@@ -264,7 +277,35 @@ def _targets(scenario: Scenario, chosen: _Played, summary: Summary) -> tuple[Sim
     return tuple(lines)
 
 
-def _latency(chosen: _Played, summary: Summary, percentiles: Sequence[float]) -> tuple[SimulatedLatency, ...]:
+def _gaps(results: Sequence[SimResult]) -> list[SimulatedLatency]:
+    """Gaps between tokens, over tokens; the interval is over the runs."""
+    lines = []
+    for percentile in (50.0, 90.0, 99.0):
+        each = [gap_quantile_s(result.pools, percentile / 100) for result in results]
+        value = gap_quantile_s([use for result in results for use in result.pools], percentile / 100)
+        lines.append(
+            SimulatedLatency(
+                metric="itl_s",
+                percentile=percentile,
+                planned=None,
+                simulated=_finite(value),
+                half_width_95=_finite(estimate(value, each).half_width),
+            )
+        )
+    return lines
+
+
+def _largest_gap(results: Sequence[SimResult]) -> SimulatedLatency:
+    known = [gap for result in results for gap in (result.itl_max_s[np.isfinite(result.itl_max_s)],) if len(gap)]
+    largest = max((float(gap.max()) for gap in known), default=math.nan)
+    return SimulatedLatency(
+        metric="itl_max_s", percentile=100.0, planned=None, simulated=_finite(largest), half_width_95=None
+    )
+
+
+def _latency(
+    chosen: _Played, summary: Summary, percentiles: Sequence[float], results: Sequence[SimResult]
+) -> tuple[SimulatedLatency, ...]:
     lines = []
     for metric in ("ttft_s", "tpot_s", "e2e_s", "itl_max_s"):
         for percentile in (None, *percentiles):
@@ -278,7 +319,9 @@ def _latency(chosen: _Played, summary: Summary, percentiles: Sequence[float]) ->
                     half_width_95=_finite(found.half_width),
                 )
             )
-    return tuple(lines)
+        if metric == "e2e_s":
+            lines += _gaps(results)
+    return (*lines, _largest_gap(results))
 
 
 def _pools(played: Sequence[PlayedPool], results: Sequence[SimResult]) -> tuple[SimulatedPool, ...]:
@@ -435,7 +478,7 @@ def options_of(
         at_plan_rate=at_plan_rate,
         router=name,  # type: ignore[arg-type]
         failures=tuple(specs),
-        mode="colocated" if colocated else "plan",
+        colocated=colocated,
     )
 
 
@@ -470,7 +513,23 @@ def verify_plan(
         Nothing to simulate, an unknown failure target, or a failure after the last arrival.
     """
     options = options or VerifyOptions()
-    chosen = _chosen(plan, options.mode)
+    chosen = _chosen(plan)
+    if not options.colocated:
+        return _verified(scenario, chosen, options, progress)
+    other = _alternative(plan)
+    mine = None if progress is None else lambda share: progress(share / 2)
+    its = None if progress is None else lambda share: progress((1 + share) / 2)
+    # The same requests for both, so that they can be compared.
+    count = max(_per_run(scenario, chosen, options), _per_run(scenario, other, options))
+    same = replace(options, requests=count if options.trace is None else options.requests)
+    found = _verified(scenario, chosen, same, mine)
+    # Failures name pools of the plan.
+    return replace(found, alternative=_verified(scenario, other, replace(same, failures=()), its))
+
+
+def _verified(
+    scenario: Scenario, chosen: _Played, options: VerifyOptions, progress: Callable[[float], None] | None
+) -> Verification:
     decode_router: Router = "least_loaded" if options.router == "central" else options.router
     fleet, played = fleet_to_play(
         scenario, chosen.pools, chosen.links, prefill_router=options.router, decode_router=decode_router
@@ -521,7 +580,7 @@ def verify_plan(
         preempted=summary.preempted,
         attainment_frac=summary.attainment.value,
         targets=targets,
-        latency=_latency(chosen, summary, percentiles),
+        latency=_latency(chosen, summary, percentiles, results),
         pools=_pools(played, results),
         phases=_phases(scenario, results, list(fleet.failures)),
         warnings=_warnings(scenario, options, rate, results),

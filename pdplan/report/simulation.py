@@ -10,8 +10,9 @@ __all__ = ["simulation", "verdict_words"]
 
 
 def _name(metric: str, percentile: float | None) -> str:
-    title = "Largest gap between tokens" if metric == "itl_max_s" else metric_name(metric)
-    return f"{title} {'mean' if percentile is None else f'p{percentile:g}'}"
+    titles = {"itl_s": "Gap between tokens", "itl_max_s": "Largest gap of a request"}
+    words = "mean" if percentile is None else "maximum" if percentile == 100.0 else f"p{percentile:g}"
+    return f"{titles.get(metric) or metric_name(metric)} {words}"
 
 
 def _simulated(value: float | None) -> str:
@@ -146,4 +147,38 @@ def simulation(found: Verification, *, level: int = 2, every: bool = False) -> l
             ],
         )
     )  # fmt: skip
+    if found.alternative is not None:
+        blocks += _side_by_side(found, found.alternative, level)
     return blocks
+
+
+_COMPARED = (
+    ("ttft_s", 50.0), ("ttft_s", 99.0), ("tpot_s", 50.0), ("tpot_s", 99.0), ("itl_s", 50.0), ("itl_s", 99.0),
+    ("itl_max_s", 50.0), ("itl_max_s", 99.0), ("itl_max_s", 100.0),
+)  # fmt: skip
+
+
+def _side_by_side(found: Verification, other: Verification, level: int) -> list[Block]:
+    """What prompts in the same batch do to the tokens of others."""
+    values = [{(line.metric, line.percentile): line for line in each.latency} for each in (found, other)]
+    rows = []
+    for key in _COMPARED:
+        if key in values[0] and key in values[1]:
+            mine, theirs = (value[key].simulated for value in values)
+            ratio = "-" if not mine or theirs is None else f"{number(theirs / mine)} times"
+            rows.append((_name(*key), _simulated(mine), _simulated(theirs), ratio))
+    return [
+        Heading(level=level + 1, text=f"The {other.mode} alternative under the same requests"),
+        Paragraph(spans=(Strong(verdict_words(other)),), tone="good" if other.ok else "bad"),
+        Table(
+            caption="Both fleets, simulated",
+            headers=("", found.mode, other.mode, "ratio"),
+            rows=rows,
+        ),
+        Table(
+            caption="Targets, planned and simulated",
+            headers=("target", "limit", "planned", "simulated", "95 % interval", "verdict"),
+            left=frozenset({0, 5}),
+            rows=[_target_row(line) for line in other.targets],
+        ),
+    ]

@@ -17,7 +17,7 @@ from pdplan.simulate.fleet import (
     SimOptions,
     SimRequests,
 )
-from pdplan.simulate.result import Estimate, PoolUse, SimResult, Summary, summarise
+from pdplan.simulate.result import Estimate, PoolUse, SimResult, Summary, gap_quantile_s, summarise
 from pdplan.simulate.run import simulate
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "SimRequests",
     "SimResult",
     "Summary",
+    "gap_quantile_s",
     "simulate",
     "summarise",
 ]

@@ -101,10 +101,13 @@ class DecodePool:
     """Where the first token is released: at the end of the pass, or when the sequence joins the batch."""
     first_token_extra_s: float = 0.0
     first_token_steps: float = 0.0
-    """Both delay all tokens of a request: a time, and a multiple of its first decode step."""
+    """Both delay all tokens of a request: a time, and a multiple of a decode step: its first, or (colocated) the one its
+    prompt's last iteration would be without prompts."""
     prefill_per_token_s: float = 0.0
     prefill_per_token2_s: float = 0.0
     """Work of prompt tokens inside an iteration, as in :class:`PrefillPool`; here only for recomputation."""
+    prompt_work: tuple[ArrayLike, ArrayLike] | None = None
+    """(tokens (R,), seconds (R,)): what all prompt tokens of an iteration add together, beside the two above."""
     chunk_tokens: float = 8192.0
     """Tokens of an iteration, decode tokens among them."""
     router: Router = "least_loaded"

@@ -19,6 +19,9 @@ from math import ceil, floor, sqrt
 from typing import Any
 
 INF = float("inf")
+# Gaps are counted in bins: bin k holds those from (k / GAP_SCALE)^2 s on; 1 % wide at 10 ms, up to 4 s.
+GAP_BINS = 4096
+GAP_SCALE = 2000.0
 
 # Status of a request
 OUTSIDE, INSIDE, FINISHED, NO_SERVER, QUEUE_FULL, TOO_LARGE, LOST = range(7)
@@ -180,6 +183,26 @@ def work_s(tab: Any, pool: Any, new: int, past: int) -> float:
         value = line(tab, pool, float(new), float(past))[0]
         return value if value > 0.0 else 0.0
     return float(pool.pass_b * new + pool.pass_c * (new * (past + 0.5 * new)))
+
+
+def prompt_s(tab: Any, pool: Any, tokens: int) -> float:
+    """Time that all prompt tokens of an iteration add together, from the pool's line of (tokens, seconds)."""
+    at = pool.work + cell(tab, pool.work, pool.work_rows, float(tokens))
+    left, low = tab[at], tab[at + pool.work_rows]
+    value = low + (tab[at + pool.work_rows + 1] - low) * (float(tokens) - left) / (tab[at + 1] - left)
+    return float(value) if value > 0.0 else 0.0
+
+
+# --- gaps between tokens by size -----------------------------------------------------------------------------------
+
+
+def note_gaps(hist: Any, g: Any, s: Any, gap: float, tokens: float) -> None:
+    """Count gaps of one size at a server's pool, in bins of equal width in the square root, inside the window."""
+    if s.start >= g.window_from and s.start < g.window_to:
+        spot = int(sqrt(gap) * GAP_SCALE)
+        if spot > GAP_BINS - 1:
+            spot = GAP_BINS - 1
+        hist[s.pool * GAP_BINS + spot] += tokens
 
 
 # --- largest gap between tokens: runs whose longest step exceeds that of all later runs -----------------------------
@@ -693,7 +716,7 @@ def stop_early(s: Any, pool: Any, gaps: Any, r: Any, now: float) -> None:
         r.last = now
 
 
-def finish_run(reqs: Any, s: Any, pool: Any, gaps: Any, g: Any, steps: int, now: float) -> None:
+def finish_run(reqs: Any, s: Any, pool: Any, gaps: Any, hist: Any, g: Any, steps: int, now: float) -> None:
     """Book `steps` iterations that end now."""
     batch = s.active
     grown = steps * batch * pool.per_step
@@ -704,6 +727,7 @@ def finish_run(reqs: Any, s: Any, pool: Any, gaps: Any, g: Any, steps: int, now:
     if batch > 0:
         last = s.c0 + (steps - 1) * s.c1
         note_gap(gaps, reqs, s, g.gap_size, last if last > s.c0 else s.c0)
+        note_gaps(hist, g, s, s.c0 + 0.5 * (steps - 1) * s.c1, float(steps * batch))
     s.run_no += 1
     s.steps = 0
 
@@ -731,7 +755,7 @@ def end_chunks(reqs: Any, s: Any, pool: Any, now: float) -> None:
             s.queued -= 1
             s.half_done -= 1
             if r.first < 0.0:
-                r.delay = pool.extra + pool.first_steps * (now - s.start)
+                r.delay = pool.extra + pool.first_steps * s.plain
                 r.pass_end = now
             emit(r, now)
             r.done += 1
@@ -774,7 +798,7 @@ def preempt(reqs: Any, s: Any, pool: Any, gaps: Any, now: float) -> None:
 def plan_chunks(reqs: Any, s: Any, pool: Any, tab: Any, now: float) -> float:
     """Fill the iteration with prompt tokens, first come first served; returns the time they add."""
     room = int(pool.budget) - s.active
-    extra, blocked, seen, known = 0.0, False, 0, s.half_done
+    extra, blocked, seen, known, total = 0.0, False, 0, s.half_done, 0
     i = s.queue_head
     while i >= 0 and room > 0 and not (blocked and seen >= known):
         r = reqs[i]
@@ -803,21 +827,24 @@ def plan_chunks(reqs: Any, s: Any, pool: Any, tab: Any, now: float) -> float:
             use = room if use > room else use
             r.taken = use
             extra += work_s(tab, pool, use, past)
+            total += use
             room -= use
             s.chunked += 1
         i = r.next
+    if total > 0 and pool.work_rows > 0:
+        extra += prompt_s(tab, pool, total)
     return extra
 
 
 def boundary(
-    reqs: Any, servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, gaps: Any, tab: Any, g: Any,
-    e: int, now: float,
+    reqs: Any, servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, gaps: Any, hist: Any,
+    tab: Any, g: Any, e: int, now: float,
 ) -> None:  # fmt: skip
     """End of a run: sequences leave, others join, and the next run is laid out."""
     s = servers[e]
     pool = pools[s.pool]
     if s.steps > 0:
-        finish_run(reqs, s, pool, gaps, g, s.steps, now)
+        finish_run(reqs, s, pool, gaps, hist, g, s.steps, now)
     while s.root >= 0 and reqs[s.root].finish <= s.step:
         r = reqs[s.root]
         s.root = meld(reqs, r.left, r.right)
@@ -862,6 +889,7 @@ def boundary(
         return
     context = s.context_sum / s.active if s.active > 0 else 0.0
     c0, slope, edge = line(tab, pool, float(s.active), context)
+    s.plain = c0
     if s.chunked > 0:
         c0 += extra
     else:
@@ -894,7 +922,17 @@ def boundary(
 
 
 def fail(
-    reqs: Any, servers: Any, pools: Any, times: Any, tree: Any, pending: Any, gaps: Any, g: Any, j: int, now: float
+    reqs: Any,
+    servers: Any,
+    pools: Any,
+    times: Any,
+    tree: Any,
+    pending: Any,
+    gaps: Any,
+    hist: Any,
+    g: Any,
+    j: int,
+    now: float,
 ) -> None:
     """A server is lost with everything on it; requests in transfer to or from it notice when they land."""
     s = servers[j]
@@ -911,7 +949,7 @@ def fail(
             n -= 1
         end = s.start + elapsed(s.c0, s.c1, n)
         if n > 0:
-            finish_run(reqs, s, pool, gaps, g, n, end)
+            finish_run(reqs, s, pool, gaps, hist, g, n, end)
         i = s.active_head
         while i >= 0:
             stop_early(s, pool, gaps, reqs[i], end)
@@ -949,7 +987,7 @@ def fail(
 
 def run_events(
     reqs: Any, servers: Any, pools: Any, links: Any, flows: Any, times: Any, tree: Any, pending: Any, gaps: Any, failures: Any,
-    ranks: Any, home: Any, tab: Any, settings: Any, until: int,
+    ranks: Any, home: Any, tab: Any, hist: Any, settings: Any, until: int,
 ) -> None:  # fmt: skip
     """Work through events until `until` requests have arrived, or all is done, or the horizon is reached."""
     g = settings[0]
@@ -962,7 +1000,7 @@ def run_events(
         g.events += 1
         if slot < arrivals:
             if pools[servers[slot].pool].engine == 1:
-                boundary(reqs, servers, pools, links, flows, times, tree, pending, gaps, tab, g, slot, now)
+                boundary(reqs, servers, pools, links, flows, times, tree, pending, gaps, hist, tab, g, slot, now)
             else:
                 end_pass(
                     reqs, servers, pools, links, flows, times, tree, pending, ranks, home, tab, g, slot, now
@@ -990,7 +1028,7 @@ def run_events(
             reschedule(times, tree, g.tree, slot, failures[g.next_failure].time if g.next_failure < g.failures else INF)
             s = servers[event.server]
             if event.back == 0:
-                fail(reqs, servers, pools, times, tree, pending, gaps, g, event.server, now)
+                fail(reqs, servers, pools, times, tree, pending, gaps, hist, g, event.server, now)
             elif s.alive == 0:
                 s.alive = 1
                 if pools[s.pool].engine == 0:
@@ -998,7 +1036,7 @@ def run_events(
 
 
 ORDER = (
-    reschedule, later, take_pending, meld, cell, line, elapsed, steps_to, ahead_s, work_s, note_gap, note_longest, account,
+    reschedule, later, take_pending, meld, cell, line, elapsed, steps_to, ahead_s, work_s, prompt_s, note_gap, note_gaps, note_longest, account,
     alive, choose_pool, choose_server, poke, start_pass, enter, emit, find_room, transfer, send, end_pass, give_up, land,
     activate, deactivate, stop_early, finish_run, end_chunks, preempt, plan_chunks, boundary, fail, run_events,
 )  # fmt: skip

@@ -33,8 +33,10 @@ run_events = _compiled()["run_events"]
 
 
 def is_compiled() -> bool:
-    """Whether a compiled loop is on disk (perhaps of an older version, which will be compiled again)."""
+    """Whether a compiled loop no older than the source is on disk."""
     if run_events.signatures:
         return True
-    name = f"{Path(kernel.__file__).stem}.{run_events.__name__}-*.nbi"
-    return any(Path(run_events.stats.cache_path).glob(name))
+    source = Path(kernel.__file__)
+    written = source.stat().st_mtime
+    kept = Path(run_events.stats.cache_path).glob(f"{source.stem}.{run_events.__name__}-*.nbi")
+    return any(index.stat().st_mtime >= written for index in kept)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pdplan.simulate import records as rec
 from pdplan.simulate.fleet import ROUTERS, ColocatedPool, DecodePool, PrefillPool, SimFleet, SimOptions, SimRequests
+from pdplan.simulate.kernel import GAP_BINS
 
 __all__ = ["Packed", "checked_requests", "pack"]
 
@@ -35,6 +36,7 @@ class Packed:
     ranks: NDArray[Any]
     home: NDArray[np.int64]
     tab: NDArray[np.float64]
+    hist: NDArray[np.float64]
     settings: NDArray[Any]
 
     def arguments(self) -> list[Any]:
@@ -170,6 +172,19 @@ def _engine_record(pool: DecodePool, row: Any, faults: list[str]) -> list[float]
                 f"pool {pool.name!r}: step_s must stay positive when its first piece is extended to batch 0, and must not"
                 " fall over its last"
             )
+    if pool.prompt_work is not None:
+        tokens, seconds = (np.asarray(v, dtype=np.float64) for v in pool.prompt_work)
+        if (
+            tokens.ndim != 1 or tokens.shape != seconds.shape or len(tokens) < 2 or np.any(np.diff(tokens) <= 0)
+            or not np.all(seconds >= 0) or not np.all(np.isfinite(seconds)) or seconds[-1] < seconds[-2]
+        ):  # fmt: skip
+            faults.append(
+                f"pool {pool.name!r}: prompt_work must be two or more seconds, not negative and not falling at the end, over"
+                " increasing tokens"
+            )
+        else:
+            row["work"], row["work_rows"] = int(row["table"]) + len(tab), len(tokens)
+            tab += [*tokens, *seconds]
     return tab
 
 
@@ -297,5 +312,6 @@ def pack(fleet: SimFleet, requests: dict[str, NDArray[Any]], options: SimOptions
         ranks=np.zeros(int(pools["ranks"].max(initial=1)), dtype=rec.RANK),
         home=np.full(max(groups, 1), -1, dtype=np.int64),
         tab=tab,
+        hist=np.zeros(len(pools) * GAP_BINS),
         settings=settings,
     )

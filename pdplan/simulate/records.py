@@ -34,8 +34,9 @@ REQUEST = _record(
     "preempted retries prefilled taken cached_now reserved",
 )
 SERVER = _record(
-    # The pass or run under way: its start and, for a run, duration of its first step and what each next one adds.
-    "start c0 c1 context_sum kv_used staged queued_work held nic_free "
+    # The pass or run under way: its start and, for a run, duration of its first step, with and without prompts, and what
+    # each next one adds.
+    "start c0 plain c1 context_sum kv_used staged queued_work held nic_free "
     # Time integrals inside the window.
     "busy_s batch_s kv_s tokens",
     "pool alive age steps step run_no active root active_head active_tail wait_head wait_tail "
@@ -44,7 +45,7 @@ SERVER = _record(
 POOL = _record(
     "pass_a pass_b pass_c budget kv_cap max_active per_step extra first_steps staging nic bytes_per_token fixed_bytes "
     "handshake layers hot headroom",
-    "engine first count router turn pass_limit ranks stages table rows cols max_queue holds_prefix first_at",
+    "engine first count router turn pass_limit ranks stages table rows cols work work_rows max_queue holds_prefix first_at",
 )
 LINK = _record("free rate delay", "")
 FLOW = _record("share credit", "link")

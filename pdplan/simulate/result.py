@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pdplan.simulate import kernel as kn
 
-__all__ = ["Estimate", "PoolUse", "SimResult", "Summary", "summarise"]
+__all__ = ["Estimate", "PoolUse", "SimResult", "Summary", "estimate", "gap_quantile_s", "summarise"]
 
 Floats = NDArray[np.float64]
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -50,6 +50,22 @@ class PoolUse:
     p99_wait_s: float
     mean_queue: float
     """Requests in that wait, whole pool, by Little's law."""
+    gaps: tuple[float, ...] = ()
+    """Tokens of the window by the step before them, in bins that are even in the square root: see :func:`gap_quantile_s`."""
+
+
+def gap_quantile_s(uses: Sequence[PoolUse], q: float) -> float:
+    """q-quantile over tokens of the time since the token before, over pools or runs, to half a bin (0.5 % at 10 ms).
+
+    Gaps of ordinary operation: waits for memory after a preemption are in the result's `itl_max_s` alone. NaN where no
+    token was counted.
+    """
+    counts = np.sum([np.asarray(use.gaps) for use in uses], axis=0)
+    total = np.cumsum(counts)
+    if not len(total) or total[-1] <= 0:
+        return float("nan")
+    spot = int(np.searchsorted(total, q * total[-1] * (1 - 1e-12)))
+    return float(((spot + 0.5) / kn.GAP_SCALE) ** 2)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,8 +145,8 @@ def _student_t(degrees: int) -> float:
     return float(stdtrit(degrees, 0.975))
 
 
-def _estimate(value: float, pieces: Sequence[float]) -> Estimate:
-    """Half-width from the spread of independent pieces."""
+def estimate(value: float, pieces: Sequence[float]) -> Estimate:
+    """A value with the half-width that the spread of independent pieces gives; NaN for fewer than two."""
     values = np.asarray(pieces, dtype=np.float64)
     if len(values) < 2:
         return Estimate(value=value, half_width=float("nan"))
@@ -234,13 +250,13 @@ def summarise(
         ranked = [np.sort(piece) for piece in pieces[name] if len(piece)]
         known = ordered[: int(np.searchsorted(ordered, np.inf))]
         means = [float(piece[np.isfinite(piece)].mean()) for piece in ranked if np.isfinite(piece[0])]
-        mean[name] = _estimate(float(known.mean()) if len(known) else float("nan"), means)
+        mean[name] = estimate(float(known.mean()) if len(known) else float("nan"), means)
         levels[name] = {
-            float(q): _estimate(_sorted_quantile(ordered, q), [_sorted_quantile(piece, q) for piece in ranked])
+            float(q): estimate(_sorted_quantile(ordered, q), [_sorted_quantile(piece, q) for piece in ranked])
             for q in quantiles
         }
     busy = {
-        use.name: _estimate(
+        use.name: estimate(
             float(np.mean([run.pools[p].busy_frac for run in runs])), [run.pools[p].busy_frac for run in runs]
         )
         for p, use in enumerate(runs[0].pools)
@@ -253,7 +269,7 @@ def summarise(
         preempted=again,
         mean=mean,
         quantiles=levels,
-        attainment=_estimate(good / total if total else float("nan"), good_pieces),
+        attainment=estimate(good / total if total else float("nan"), good_pieces),
         busy_frac=busy,
         throughput_req_per_s=rate,
     )

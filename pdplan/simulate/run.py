@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdplan.simulate.fleet import ColocatedPool, PrefillPool, SimFleet, SimOptions, SimRequests
-from pdplan.simulate.kernel import FINISHED, INSIDE
+from pdplan.simulate.kernel import FINISHED, GAP_BINS, INSIDE
 from pdplan.simulate.kernel import run_events as plain_run_events
 from pdplan.simulate.pack import Packed, checked_requests, pack
 from pdplan.simulate.records import REQUEST, SERVER, SETTINGS, as_objects, as_rows, record_class
@@ -109,6 +109,7 @@ def _run_plain(run_events: Callable[..., None], state: Packed, options: SimOptio
     finally:
         if collecting:
             gc.enable()
+    state.hist = np.array(others["hist"])
     state.servers, state.settings = as_rows(others["servers"], SERVER), as_rows(others["settings"], SETTINGS)
 
 
@@ -176,19 +177,19 @@ def _read(
         events=int(g["events"]),
         engine=engine,
     )
-    result.pools = _pool_use(fleet, result, state.servers, r["source"], r["server"])
+    result.pools = _pool_use(fleet, result, state, r["source"], r["server"])
     return result
 
 
 def _pool_use(
-    fleet: SimFleet, result: SimResult, servers: NDArray[Any], source: NDArray[np.int64], server: NDArray[np.int64]
+    fleet: SimFleet, result: SimResult, state: Packed, source: NDArray[np.int64], server: NDArray[np.int64]
 ) -> tuple[PoolUse, ...]:
     begin, end = result.window_s
     span, at = end - begin, 0
     inside = (result.arrival_s >= begin) & (result.arrival_s <= end)
     uses = []
-    for pool in fleet.pools():
-        rows, where = servers[at : at + pool.replicas], (at, at + pool.replicas)
+    for p, pool in enumerate(fleet.pools()):
+        rows, where = state.servers[at : at + pool.replicas], (at, at + pool.replicas)
         at += pool.replicas
         on = source if isinstance(pool, PrefillPool) else server
         here = inside & (on >= where[0]) & (on < where[1])
@@ -212,6 +213,7 @@ def _pool_use(
                 mean_wait_s=float(wait.mean()) if len(wait) else 0.0,
                 p99_wait_s=float(np.quantile(wait, 0.99)) if len(wait) else 0.0,
                 mean_queue=float(wait.sum() / span) if span > 0 else 0.0,
+                gaps=tuple(state.hist[p * GAP_BINS : (p + 1) * GAP_BINS].tolist()),
             )
         )
     return tuple(uses)

@@ -325,3 +325,18 @@ def test_no_requests_are_served_at_once() -> None:
                  arrival_s=[], output_tokens=1)  # fmt: skip
 
     assert len(result.ttft_s) == 0 and result.pools[0].busy_frac == 0.0
+
+
+def test_prompt_work_is_by_the_tokens_of_an_iteration() -> None:
+    """A line that flattens: two prompts of 100 in one iteration cost less than twice one, and a token of delay is a plain step."""
+    pool = ColocatedPool(
+        name="c", replicas=1, batch=[1, 2], context=[0], step_s=[[0.1], [0.1]], chunk_tokens=1000,
+        prompt_work=([0, 100, 200, 1000], [0.0, 0.5, 0.6, 2.2]), first_token_steps=1.0,
+    )  # fmt: skip
+    one = run(SimFleet(colocated=[pool]), output_tokens=2)
+    two = run(SimFleet(colocated=[pool]), arrival_s=[0.0, 0.0], output_tokens=2)
+
+    assert one.ttft_s[0] == pytest.approx(0.1 + 0.5 + 0.1)
+    assert two.ttft_s.max() == pytest.approx(0.1 + 0.6 + 0.1)
+    with pytest.raises(ValueError, match="prompt_work"):
+        run(SimFleet(colocated=[replace(pool, prompt_work=([0, 0], [1, 2]))]), output_tokens=2)

@@ -76,3 +76,20 @@ def test_several_seeds_are_pooled_and_classes_picked() -> None:
 def test_quantiles_outside_the_open_interval_are_refused(q: float) -> None:
     with pytest.raises(ValueError, match="strictly between"):
         summarise(served(50), quantiles=[q])
+
+
+def test_gaps_are_counted_over_tokens() -> None:
+    """Two sequences of 4 steps at 0.1 s, then one alone 5 steps at 0.06 s: quantiles by tokens, to half a bin."""
+    from pdplan.simulate import DecodePool, PrefillPool, SimFleet, SimRequests, gap_quantile_s, simulate
+
+    fleet = SimFleet(
+        prefill=[PrefillPool(name="p", replicas=1, fixed_s=1.0, max_requests=3)],
+        decode=[DecodePool(name="d", replicas=1, batch=[1, 2], context=[0], step_s=[[0.06], [0.1]])],
+    )
+    asked = SimRequests(arrival_s=[0.0, 0.5, 0.5, 50.0], input_tokens=10, output_tokens=[1, 5, 10, 1])
+    pools = simulate(fleet, asked).pools
+
+    assert sum(pools[1].gaps) == 2 * 4 + 5
+    assert gap_quantile_s(pools, 0.3) == pytest.approx(0.06, rel=0.01)
+    assert gap_quantile_s(pools, 0.5) == pytest.approx(0.1, rel=0.01)
+    assert np.isnan(gap_quantile_s(pools[:1], 0.5))
