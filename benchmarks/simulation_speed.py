@@ -2,7 +2,7 @@
 
 Usage: OMP_NUM_THREADS=1 python benchmarks/simulation_speed.py [--requests N] [--million]
 
-The fleet: 8 prefill and 6 decode replicas, prompts of 1155 and answers of 211 tokens on average, a link shared by all
+Two fleets: the plan of examples/quickstart.yaml, as `pdplan verify` plays it, and a made-up one: 8 prefill and 6 decode replicas, prompts of 1155 and answers of 211 tokens on average, a link shared by all
 transfers. Full metrics: every summary percentile with its interval is part of the time.
 """
 
@@ -14,9 +14,17 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
+from pdplan.fleet.pipeline import plan_file, scenario_of
+from pdplan.fleet.simulated import draw_requests, fleet_to_play
+from pdplan.scenario.load import load_scenario
+from pdplan.scenario.resolve import Scenario
 from pdplan.simulate import (
     DecodePool,
     Flow,
@@ -32,6 +40,9 @@ from pdplan.simulate import (
 
 LIGHT, QUEUEING = 6.0, 20.0
 """Requests/s: prefill busy 27 % and 91 %."""
+QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
+QUICKSTART_LOADS = {"light": 0.4, "own": 1.0, "queueing": 1.25}
+"""Rates over the scenario's own."""
 
 
 def fleet() -> SimFleet:
@@ -77,13 +88,30 @@ def requests(rate: float, n: int) -> SimRequests:
     )
 
 
-def measure(engine: str, rate: float, n: int) -> tuple[float, Summary]:
+@cache
+def quickstart() -> tuple[SimFleet, Scenario]:
+    """The plan of the first example, and its scenario."""
+    plan = plan_file(load_scenario(QUICKSTART))
+    scenario = scenario_of(plan)
+    return fleet_to_play(scenario, plan.pools, plan.links)[0], scenario
+
+
+def measure(engine: str, served: SimFleet, asked: SimRequests) -> tuple[float, Summary]:
     """CPU seconds of simulation and summary."""
-    asked, served = requests(rate, n), fleet()
     begin = time.process_time()
     result = simulate(served, asked, SimOptions(engine=engine))  # type: ignore[arg-type]
     summary = summarise(result, ttft_limit_s=2.0, tpot_limit_s=0.1)
     return time.process_time() - begin, summary
+
+
+def cases(n: int) -> Iterator[tuple[str, SimFleet, SimRequests]]:
+    """Name, fleet and requests of every load measured."""
+    for name, rate in (("light", LIGHT), ("queueing", QUEUEING)):
+        yield f"made-up fleet, {name} load ({rate:g}/s)", fleet(), requests(rate, n)
+    served, scenario = quickstart()
+    for name, factor in QUICKSTART_LOADS.items():
+        faster = replace(scenario, rate_req_per_s=factor * scenario.rate_req_per_s)
+        yield f"quickstart, {name} load ({faster.rate_req_per_s:g}/s)", served, draw_requests(faster, n, 7)
 
 
 FIRST = """
@@ -100,7 +128,7 @@ def main() -> None:
     parser.add_argument("--million", action="store_true", help="peak memory of 1,000,000 requests")
     given = parser.parse_args()
     if given.million:
-        seconds, summary = measure("auto", QUEUEING, 1_000_000)
+        seconds, summary = measure("auto", fleet(), requests(QUEUEING, 1_000_000))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         print(f"1,000,000 requests: {seconds:.1f} CPU s, {summary.finished} finished, peak {peak:.2f} GB")
         return
@@ -111,12 +139,13 @@ def main() -> None:
             subprocess.run([sys.executable, "-c", FIRST.format(n=n, engine="auto")], check=True)
             print(f"whole process, {n} requests, engine auto: {time.perf_counter() - begin:.2f} s")
         n = given.requests if engine == "numba" else max(given.requests // 10, 1000)
-        measure(engine, LIGHT, 1000)
-        for name, rate in (("light", LIGHT), ("queueing", QUEUEING)):
-            seconds, summary = min((measure(engine, rate, n) for _ in range(3)), key=lambda pair: pair[0])
+        measure(engine, fleet(), requests(LIGHT, 1000))
+        for name, served, asked in cases(n):
+            seconds, summary = min((measure(engine, served, asked) for _ in range(3)), key=lambda pair: pair[0])
+            busy = max(share.value for pool, share in summary.busy_frac.items() if pool.startswith("prefill"))
             print(
-                f"{engine:>6}, {name:>8} load ({rate}/s, prefill busy {summary.busy_frac['prefill'].value:.0%}, TTFT p99"
-                f" {summary.quantiles['ttft_s'][0.99].value:.2f} s): {n / seconds:,.0f} requests per CPU s"
+                f"{engine:>6}, {name}: {n / seconds:,.0f} requests per CPU s (prefill busy {busy:.0%}, TTFT p99 "
+                f"{summary.quantiles['ttft_s'][0.99].value:.2f} s)"
             )
 
 
