@@ -168,8 +168,37 @@ def _per_run(scenario: Scenario, chosen: _Played, options: VerifyOptions) -> int
     return min(math.ceil(count / 1000.0) * 1000, _MOST_PER_RUN)
 
 
+def _own_prefixes(trace: Trace, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Tokens of each prompt that an earlier one began with, and its group (the first block); None without block ids.
+
+    As with a cache that forgets nothing; the simulator looks for a group's prefix only where the group was served last.
+    """
+    if trace.block_ids is None or trace.block_offsets is None:
+        return None
+    offsets, ids = trace.block_offsets[: count + 1], trace.block_ids
+    blocks = np.diff(offsets)
+    inputs = np.asarray(trace.input_tokens[:count], dtype=np.int64)
+    # The last block of a prompt is not full: the size is the least that holds every prompt.
+    size = int(np.ceil((inputs / np.maximum(blocks, 1)).max(where=blocks > 0, initial=1.0)))
+    seen: set[int] = set()
+    names: dict[int, int] = {}
+    cached, group = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
+    for i, (a, b) in enumerate(pairwise(offsets.tolist())):
+        mine = ids[a:b].tolist()
+        found = 0
+        while found < len(mine) and mine[found] in seen:
+            found += 1
+        cached[i] = found * size
+        if mine:
+            group[i] = names.setdefault(mine[0], len(names))
+        seen.update(mine)
+    return np.minimum(cached, np.maximum(inputs - 1, 0)), group
+
+
 def trace_requests(scenario: Scenario, trace: Trace, options: VerifyOptions) -> SimRequests:
-    """A trace as requests: its own times, or stretched to the plan's rate; the scenario's share of cached tokens.
+    """A trace as requests: its own times, or stretched to the plan's rate.
+
+    Cached tokens are those of its block ids where it has them, else the scenario's share of each prompt.
 
     Raises
     ------
@@ -184,13 +213,17 @@ def trace_requests(scenario: Scenario, trace: Trace, options: VerifyOptions) -> 
     if options.at_plan_rate:
         arrival = arrival * ((count - 1) / float(arrival[-1]) / scenario.rate_req_per_s)
     mix = scenario.mix
-    hit = float(mix.mean(mix.cached_tokens)) / float(mix.mean(mix.input_tokens))
-    inputs = np.maximum(trace.input_tokens[:count], 1)
+    inputs = np.maximum(np.asarray(trace.input_tokens[:count]), 1)
+    prefixes = _own_prefixes(trace, count)
+    if prefixes is None:
+        hit = float(mix.mean(mix.cached_tokens)) / float(mix.mean(mix.input_tokens))
+        prefixes = np.clip(np.rint(inputs * hit), 0, inputs - 1).astype(np.int64), np.full(count, -1, dtype=np.int64)
     return SimRequests(
         arrival_s=arrival,
         input_tokens=inputs,
-        output_tokens=np.maximum(trace.output_tokens[:count], 1),
-        cached_tokens=np.clip(np.rint(inputs * hit), 0, inputs - 1),
+        output_tokens=np.maximum(np.asarray(trace.output_tokens[:count]), 1),
+        cached_tokens=prefixes[0],
+        prefix_group=prefixes[1],
     )
 
 
@@ -410,6 +443,17 @@ def _warnings(scenario: Scenario, options: VerifyOptions, rate: float, results: 
             f"the trace has {rate:.3g} requests per second, the plan is made for {scenario.rate_req_per_s:.3g}; "
             "--at-plan-rate replays it faster"
         )
+    if options.trace is not None:
+        mix = scenario.mix
+        for what, tokens, assumed in (
+            ("prompts", options.trace.input_tokens, mix.input_tokens),
+            ("answers", options.trace.output_tokens, mix.output_tokens),
+        ):
+            mean, planned = float(np.mean(tokens)), float(mix.mean(assumed))
+            if abs(mean / planned - 1) > 0.1:
+                found.append(
+                    f"the trace's {what} have {mean:.0f} tokens on average, those of the scenario {planned:.0f}"
+                )
     for result in results:
         n = len(result.ttft_s)
         part = n // 10
@@ -420,6 +464,14 @@ def _warnings(scenario: Scenario, options: VerifyOptions, rate: float, results: 
                 "too small for this traffic"
             )
             break
+    if options.failures:
+        left_out = WARMUP_FRAC * float(np.mean([result.arrival_s[-1] for result in results]))
+        hidden = [spec.label for spec in options.failures if spec.at_s < left_out]
+        if hidden:
+            found.append(
+                f"{', '.join(hidden)}: lies in the first {left_out:.0f} s, which the targets' percentiles leave out; the table "
+                "of phases shows it"
+            )
     if options.trace is not None and options.trace.bad_lines:
         found.append(f"{options.trace_name}: {options.trace.bad_lines} lines hold no request and were left out")
     return tuple(found)

@@ -241,6 +241,32 @@ def test_a_trace_is_replayed_at_its_own_times_or_at_the_plans_rate() -> None:
     assert np.diff(fast.arrival_s) == pytest.approx(1 / 8)
 
 
+def test_a_trace_with_block_ids_brings_its_own_prefixes() -> None:
+    """Blocks of 512: the second prompt begins with two blocks of the first, the third with none though it holds one."""
+    _, scenario = planned()
+    blocks = [[1, 2, 3], [1, 2, 4], [5, 2], [1]] + [[6 + i] for i in range(8)]
+    trace = Trace(
+        arrival_s=np.arange(12.0),
+        input_tokens=np.array([1500, 1400, 600, 512] + [100] * 8),
+        output_tokens=np.full(12, 5),
+        block_ids=np.array([b for mine in blocks for b in mine]),
+        block_offsets=np.cumsum([0, *(len(mine) for mine in blocks)]),
+        format="mooncake",
+    )
+    asked = trace_requests(scenario, trace, VerifyOptions())
+
+    assert np.asarray(asked.cached_tokens).tolist() == [0, 1024, 0, 511] + [0] * 8
+    assert np.asarray(asked.prefix_group).tolist()[:4] == [0, 0, 1, 0]
+
+
+def test_a_failure_inside_the_part_left_out_is_said() -> None:
+    """The targets' percentiles do not show it, so the reader is told."""
+    plan, scenario = planned()
+    found = verify_plan(plan, scenario, VerifyOptions(runs=1, requests=4000, failures=(parse_failure("one@5:6"),)))
+
+    assert any("leave out" in warning for warning in found.warnings)
+
+
 def test_a_slow_trace_warns() -> None:
     """A trace below the plan's rate says little about the plan, and says so."""
     plan, scenario = planned()
@@ -248,6 +274,7 @@ def test_a_slow_trace_warns() -> None:
 
     assert found.rate_req_per_s == pytest.approx(2.0)
     assert any("--at-plan-rate" in warning for warning in found.warnings)
+    assert "the trace's answers have 100 tokens on average, those of the scenario 200" in found.warnings
 
 
 def test_drawn_requests_have_the_scenarios_rate_and_lengths() -> None:
