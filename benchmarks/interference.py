@@ -15,7 +15,8 @@ from typing import Any
 
 from pdplan.catalog.load import load_catalog
 from pdplan.fleet.pipeline import plan_scenario, scenario_of
-from pdplan.fleet.verify import VerifyOptions, verify_plan
+from pdplan.fleet.verify import verify_plan
+from pdplan.fleet.verify_options import VerifyOptions
 from pdplan.scenario.load import load_scenario, parse_scenario
 from pdplan.scenario.resolve import resolve
 

@@ -23,7 +23,8 @@ from pdplan.errors import PdplanError
 from pdplan.fleet.pipeline import plan_scenario, scenario_of
 from pdplan.fleet.plan import Plan
 from pdplan.fleet.verification import Verification
-from pdplan.fleet.verify import VerifyOptions, verify_plan
+from pdplan.fleet.verify import verify_plan
+from pdplan.fleet.verify_options import VerifyOptions
 from pdplan.scenario.load import parse_scenario
 from pdplan.scenario.resolve import resolve
 

@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from pdplan.fleet.pipeline import plan_file, scenario_of
-from pdplan.fleet.simulated import draw_requests, fleet_to_play
+from pdplan.fleet.played_requests import draw_requests
+from pdplan.fleet.simulated import fleet_to_play
 from pdplan.scenario.load import load_scenario
 from pdplan.scenario.resolve import Scenario
 from pdplan.simulate import (

@@ -50,7 +50,8 @@ def verify(
     from pdplan.files import read_text
     from pdplan.fleet.pipeline import scenario_of
     from pdplan.fleet.plan import plan_from_json
-    from pdplan.fleet.verify import options_of, verify_plan
+    from pdplan.fleet.verify import verify_plan
+    from pdplan.fleet.verify_options import options_of
     from pdplan.report.simulation import verdict_words
     from pdplan.report.verification import json_of, markdown_of, write_verification
 

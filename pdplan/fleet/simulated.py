@@ -1,4 +1,4 @@
-"""From a plan to what the simulator plays: pools with tables of the latency model, links, and the scenario's requests.
+"""From a plan to the fleet that the simulator plays: pools with tables of the latency model, and links.
 
 The simulator shares the service times with the queueing formulas and nothing else; docs/explanation/simulation.md says
 how a plan is translated.
@@ -20,9 +20,9 @@ from pdplan.fleet.plan import LinkLoad, Pool
 from pdplan.fleet.pools import link_between, mean_context
 from pdplan.perf.layout import Layouts
 from pdplan.scenario.resolve import Scenario
-from pdplan.simulate.fleet import ColocatedPool, DecodePool, Flow, Link, PrefillPool, Router, SimFleet, SimRequests
+from pdplan.simulate.fleet import ColocatedPool, DecodePool, Flow, Link, PrefillPool, Router, SimFleet
 
-__all__ = ["PlayedPool", "draw_requests", "fleet_to_play", "pool_names"]
+__all__ = ["PlayedPool", "fleet_to_play", "pool_names"]
 
 Floats = NDArray[np.float64]
 BOUNDARY_STEPS = 0.5
@@ -318,23 +318,3 @@ def fleet_to_play(
     both = [_colocated(scenario, fleet, p.pool, p.name, decode_router) for p in played if p.pool.role == "colocated"]
     flows, wires = _flows(scenario, played, links)
     return SimFleet(prefill=prefill, decode=decode, colocated=both, flows=flows, links=wires), played
-
-
-def draw_requests(scenario: Scenario, count: int, seed: int) -> SimRequests:
-    """Requests of the scenario's workload at its design rate; the same seed gives the same requests.
-
-    Lengths are support points of the scenario's mix (input, cached and output together), in whole tokens.
-    """
-    from pdplan.workload.arrivals import renewal_arrivals_s
-
-    rng = np.random.default_rng(seed)
-    arrival = renewal_arrivals_s(rng, count, scenario.rate_req_per_s, float(np.sqrt(scenario.arrival_cv2)))
-    mix = scenario.mix
-    pick = rng.choice(len(mix.weight), size=count, p=mix.weight / mix.weight.sum())
-    inputs = np.maximum(np.rint(mix.input_tokens[pick]), 1)
-    return SimRequests(
-        arrival_s=arrival,
-        input_tokens=inputs,
-        output_tokens=np.maximum(np.rint(mix.output_tokens[pick]), 1),
-        cached_tokens=np.clip(np.rint(mix.cached_tokens[pick]), 0, inputs - 1),
-    )

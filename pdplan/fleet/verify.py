@@ -7,18 +7,17 @@ chosen so that the shortest run is long against a request's life and the interva
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdplan.errors import InputError
 from pdplan.fleet.plan import LinkLoad, Plan, Pool, SloLine, Stats
-from pdplan.fleet.simulated import PlayedPool, draw_requests, fleet_to_play
+from pdplan.fleet.played_requests import draw_requests, trace_requests
+from pdplan.fleet.simulated import PlayedPool, fleet_to_play
 from pdplan.fleet.verification import (
     SimulatedLatency,
     SimulatedPhase,
@@ -27,6 +26,7 @@ from pdplan.fleet.verification import (
     Verdict,
     Verification,
 )
+from pdplan.fleet.verify_options import VerifyOptions, failures_of
 from pdplan.scenario.resolve import Scenario
 from pdplan.simulate import (
     Failure,
@@ -39,15 +39,13 @@ from pdplan.simulate import (
     simulate,
     summarise,
 )
-from pdplan.simulate.fleet import ROUTERS, Router
+from pdplan.simulate.fleet import Router
 from pdplan.simulate.result import estimate
-from pdplan.workload.traces import Trace
 
-__all__ = ["FailureSpec", "VerifyOptions", "options_of", "parse_failure", "trace_requests", "verify_plan"]
+__all__ = ["verify_plan"]
 
 Floats = NDArray[np.float64]
 WARMUP_FRAC = COOLDOWN_FRAC = 0.1
-DEFAULT_RUNS = 3
 _LEAST_PER_RUN = 8_000
 _MOST_PER_RUN = 1_000_000
 _LIVES_PER_RUN = 20.0
@@ -55,75 +53,6 @@ _LIVES_PER_RUN = 20.0
 _TAIL_REQUESTS = 100
 """Measured requests beyond the highest percentile asked, over all runs."""
 _PIECES_PER_RUN = 5
-_LEAST_ASKED, _MOST_ASKED = 100, 100_000_000
-_FAILURE = re.compile(r"(?:(\d+)\*)?([^@*]+)@(\d+(?:\.\d+)?)s?(?::(\d+(?:\.\d+)?)s?)?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureSpec:
-    """Nodes of a pool, or a whole site, that are lost at a time and perhaps come back empty."""
-
-    target: str
-    """Name of a pool in the simulation, or of a site."""
-    at_s: float
-    back_s: float | None = None
-    nodes: int = 1
-    """Of a pool; a site is lost whole."""
-
-    @property
-    def label(self) -> str:
-        """As the command line writes it."""
-        many = f"{self.nodes}*" if self.nodes > 1 else ""
-        return f"{many}{self.target}@{self.at_s:g}" + (f":{self.back_s:g}" if self.back_s is not None else "")
-
-
-def parse_failure(text: str) -> FailureSpec:
-    """Read ``[COUNT*]POOL_OR_SITE@SECONDS[:SECONDS]``.
-
-    Raises
-    ------
-    InputError
-        Another form, or a return before the loss.
-
-    Examples
-    --------
-    >>> parse_failure("2*decode-1@600:1200")
-    FailureSpec(target='decode-1', at_s=600.0, back_s=1200.0, nodes=2)
-    """
-    match = _FAILURE.fullmatch(text.strip())
-    if match is None:
-        raise InputError(
-            f"--fail: {text!r} is not accepted; write POOL@SECONDS for a node, SITE@SECONDS for a site, 2*POOL@SECONDS for "
-            "two nodes, and :SECONDS after it where they return, e.g. decode-1@600:1200"
-        )
-    many, target, at, back = match.groups()
-    found = FailureSpec(
-        target=target.strip(), at_s=float(at), back_s=None if back is None else float(back), nodes=int(many or 1)
-    )
-    if found.nodes < 1 or (found.back_s is not None and found.back_s <= found.at_s):
-        raise InputError(f"--fail: {text!r} is not accepted; at least one node, and a return after the loss, are")
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOptions:
-    """How to play; the defaults give an answer in seconds."""
-
-    seed: int = 1
-    runs: int = DEFAULT_RUNS
-    """Runs with the seeds `seed`, `seed` + 1, ..."""
-    requests: int | None = None
-    """Per run; None chooses."""
-    trace: Trace | None = None
-    """Requests to replay instead of drawn ones; the runs then differ in routing alone."""
-    trace_name: str = "trace"
-    at_plan_rate: bool = False
-    """Stretch the trace's time so that its mean rate is the plan's."""
-    router: Router = "least_loaded"
-    """For prefill and decode; `central` is for prefill alone."""
-    failures: tuple[FailureSpec, ...] = ()
-    colocated: bool = False
-    """Play the plan's colocated alternative, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,107 +95,6 @@ def _per_run(scenario: Scenario, chosen: _Played, options: VerifyOptions) -> int
     seconds = max([_LIVES_PER_RUN * life, *(2.0 * time + 4.0 * life for time in times)])
     count = max(float(_LEAST_PER_RUN), tail, scenario.rate_req_per_s * seconds)
     return min(math.ceil(count / 1000.0) * 1000, _MOST_PER_RUN)
-
-
-def _own_prefixes(trace: Trace, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Tokens of each prompt that an earlier one began with, and its group (the first block); None without block ids.
-
-    As with a cache that forgets nothing; the simulator looks for a group's prefix only where the group was served last.
-    """
-    if trace.block_ids is None or trace.block_offsets is None:
-        return None
-    offsets, ids = trace.block_offsets[: count + 1], trace.block_ids
-    blocks = np.diff(offsets)
-    inputs = np.asarray(trace.input_tokens[:count], dtype=np.int64)
-    # The last block of a prompt is not full: the size is the least that holds every prompt.
-    size = int(np.ceil((inputs / np.maximum(blocks, 1)).max(where=blocks > 0, initial=1.0)))
-    seen: set[int] = set()
-    names: dict[int, int] = {}
-    cached, group = np.zeros(count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
-    for i, (a, b) in enumerate(pairwise(offsets.tolist())):
-        mine = ids[a:b].tolist()
-        found = 0
-        while found < len(mine) and mine[found] in seen:
-            found += 1
-        cached[i] = found * size
-        if mine:
-            group[i] = names.setdefault(mine[0], len(names))
-        seen.update(mine)
-    return np.minimum(cached, np.maximum(inputs - 1, 0)), group
-
-
-def trace_requests(scenario: Scenario, trace: Trace, options: VerifyOptions) -> SimRequests:
-    """A trace as requests: its own times, or stretched to the plan's rate.
-
-    Cached tokens are those of its block ids where it has them, else the scenario's share of each prompt.
-
-    Raises
-    ------
-    InputError
-        Too few requests, or all at one time.
-    """
-    count = len(trace.arrival_s) if options.requests is None else min(options.requests, len(trace.arrival_s))
-    arrival = np.asarray(trace.arrival_s[:count], dtype=np.float64)
-    if count < 10 or arrival[-1] <= arrival[0]:
-        raise InputError(f"{options.trace_name}: {count} requests; at least 10, at more than one time, can be replayed")
-    arrival = arrival - arrival[0]
-    if options.at_plan_rate:
-        arrival = arrival * ((count - 1) / float(arrival[-1]) / scenario.rate_req_per_s)
-    mix = scenario.mix
-    inputs = np.maximum(np.asarray(trace.input_tokens[:count]), 1)
-    prefixes = _own_prefixes(trace, count)
-    if prefixes is None:
-        hit = float(mix.mean(mix.cached_tokens)) / float(mix.mean(mix.input_tokens))
-        prefixes = np.clip(np.rint(inputs * hit), 0, inputs - 1).astype(np.int64), np.full(count, -1, dtype=np.int64)
-    return SimRequests(
-        arrival_s=arrival,
-        input_tokens=inputs,
-        output_tokens=np.maximum(np.asarray(trace.output_tokens[:count]), 1),
-        cached_tokens=prefixes[0],
-        prefix_group=prefixes[1],
-    )
-
-
-def _replicas_per_node(scenario: Scenario, pool: Pool) -> int:
-    cards = next(
-        offer.node.cards_per_node
-        for site in scenario.sites
-        for offer in site.offers
-        if (site.name, offer.node.id) == (pool.site, pool.node_type)
-    )
-    # A replica over several nodes is lost with any of them.
-    return max(cards // max(pool.layout.cards_per_replica, 1), 1)
-
-
-def _failures(scenario: Scenario, played: Sequence[PlayedPool], specs: Sequence[FailureSpec]) -> list[Failure]:
-    """Which replicas each failure takes; of one pool every failure takes others, as long as there are any."""
-    found: list[Failure] = []
-    taken: dict[str, int] = {}
-    names, sites = [item.name for item in played], sorted({item.pool.site for item in played})
-    for spec in specs:
-        roles = [item.name for item in played if item.pool.role == spec.target]
-        if spec.target in names or len(roles) == 1:
-            hit = [item for item in played if item.name in (spec.target, *roles)]
-        elif spec.target in sites:
-            hit = [item for item in played if item.pool.site == spec.target]
-        else:
-            raise InputError(
-                f"--fail: {spec.target!r} is no pool and no site of the plan; pools: {', '.join(names)}; sites: "
-                f"{', '.join(sites)}"
-            )
-        for item in hit:
-            whole = item.pool.replicas * item.units
-            before = 0 if spec.target in sites else taken.get(item.name, 0)
-            lost = whole if spec.target in sites else spec.nodes * _replicas_per_node(scenario, item.pool) * item.units
-            if before >= whole:
-                raise InputError(
-                    f"--fail: {spec.label}: all {item.pool.replicas} replicas of {item.name} are lost already; "
-                    "name another pool"
-                )
-            lost = min(lost, whole - before)
-            taken[item.name] = before + lost
-            found.append(Failure(pool=item.name, at_s=spec.at_s, replicas=lost, back_s=spec.back_s, spared=before))
-    return found
 
 
 def _finite(value: float) -> float | None:
@@ -477,63 +305,6 @@ def _warnings(scenario: Scenario, options: VerifyOptions, rate: float, results: 
     return tuple(found)
 
 
-def options_of(
-    *,
-    seed: int = 1,
-    seeds: int | None = None,
-    requests: int | None = None,
-    router: str = "least-loaded",
-    failures: Sequence[str] = (),
-    trace: Path | None = None,
-    at_plan_rate: bool = False,
-    colocated: bool = False,
-) -> VerifyOptions:
-    """Options as the command line gives them.
-
-    Raises
-    ------
-    InputError
-        Every fault at once, or a trace that cannot be read.
-    """
-    faults = []
-    name = router.replace("-", "_")
-    if name not in ROUTERS:
-        known = ", ".join(r.replace("_", "-") for r in ROUTERS)
-        faults.append(f"--router: {router!r} is not accepted; choose from {known}")
-    if seed < 0:
-        faults.append(f"--seed: {seed} is not accepted; 0 or more is")
-    if seeds is not None and not 1 <= seeds <= 100:
-        faults.append(f"--seeds: {seeds} is not accepted; 1 to 100 are")
-    if requests is not None and not _LEAST_ASKED <= requests <= _MOST_ASKED:
-        faults.append(f"--requests: {requests} is not accepted; {_LEAST_ASKED} to {_MOST_ASKED} are")
-    if at_plan_rate and trace is None:
-        faults.append("--at-plan-rate: is for a trace; add --trace FILE")
-    specs = []
-    for text in failures:
-        try:
-            specs.append(parse_failure(text))
-        except InputError as fault:
-            faults += fault.faults
-    if faults:
-        raise InputError(*faults)
-    read = None
-    if trace is not None:
-        from pdplan.workload.traces import read_trace
-
-        read = read_trace(trace)
-    return VerifyOptions(
-        seed=seed,
-        runs=seeds or (1 if trace is not None else DEFAULT_RUNS),
-        requests=requests,
-        trace=read,
-        trace_name=str(trace) if trace is not None else "trace",
-        at_plan_rate=at_plan_rate,
-        router=name,  # type: ignore[arg-type]
-        failures=tuple(specs),
-        colocated=colocated,
-    )
-
-
 def verify_plan(
     plan: Plan,
     scenario: Scenario,
@@ -586,9 +357,15 @@ def _verified(
     fleet, played = fleet_to_play(
         scenario, chosen.pools, chosen.links, prefill_router=options.router, decode_router=decode_router
     )
-    fleet = replace(fleet, failures=_failures(scenario, played, options.failures))
+    fleet = replace(fleet, failures=failures_of(scenario, played, options.failures))
     seeds = range(options.seed, options.seed + options.runs)
-    replayed = None if options.trace is None else trace_requests(scenario, options.trace, options)
+    replayed = (
+        None
+        if options.trace is None
+        else trace_requests(
+            scenario, options.trace, count=options.requests, at_plan_rate=options.at_plan_rate, name=options.trace_name
+        )
+    )
     count = _per_run(scenario, chosen, options) if replayed is None else len(np.asarray(replayed.arrival_s))
     results = []
     for number, seed in enumerate(seeds):

@@ -15,8 +15,10 @@ from pdplan.fleet.certify import _spec
 from pdplan.fleet.evaluate import layouts_of
 from pdplan.fleet.pipeline import plan_file, scenario_of
 from pdplan.fleet.plan import Plan, plan_from_json
-from pdplan.fleet.simulated import BOUNDARY_STEPS, draw_requests, fleet_to_play, pool_names
-from pdplan.fleet.verify import VerifyOptions, options_of, parse_failure, trace_requests, verify_plan
+from pdplan.fleet.played_requests import draw_requests, trace_requests
+from pdplan.fleet.simulated import BOUNDARY_STEPS, fleet_to_play, pool_names
+from pdplan.fleet.verify import verify_plan
+from pdplan.fleet.verify_options import VerifyOptions, options_of, parse_failure
 from pdplan.scenario.load import parse_scenario
 from pdplan.scenario.resolve import Scenario
 from pdplan.simulate import SimOptions, SimRequests, simulate
@@ -234,8 +236,8 @@ def _trace(rate: float, n: int = 400) -> Trace:
 def test_a_trace_is_replayed_at_its_own_times_or_at_the_plans_rate() -> None:
     """Evenly spaced arrivals keep their distance, or get the plan's."""
     _, scenario = planned()
-    own = trace_requests(scenario, _trace(2.0), VerifyOptions())
-    fast = trace_requests(scenario, _trace(2.0), VerifyOptions(at_plan_rate=True))
+    own = trace_requests(scenario, _trace(2.0))
+    fast = trace_requests(scenario, _trace(2.0), at_plan_rate=True)
 
     assert np.diff(own.arrival_s) == pytest.approx(0.5)
     assert np.diff(fast.arrival_s) == pytest.approx(1 / 8)
@@ -253,7 +255,7 @@ def test_a_trace_with_block_ids_brings_its_own_prefixes() -> None:
         block_offsets=np.cumsum([0, *(len(mine) for mine in blocks)]),
         format="mooncake",
     )
-    asked = trace_requests(scenario, trace, VerifyOptions())
+    asked = trace_requests(scenario, trace)
 
     assert np.asarray(asked.cached_tokens).tolist() == [0, 1024, 0, 511] + [0] * 8
     assert np.asarray(asked.prefix_group).tolist()[:4] == [0, 0, 1, 0]
