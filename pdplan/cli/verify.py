@@ -18,7 +18,9 @@ def verify(
         False, "--at-plan-rate", help="Stretch the trace's time to the plan's mean rate."
     ),
     seed: int = typer.Option(1, "--seed", help="First seed; the same seed gives the same numbers."),
-    seeds: int | None = typer.Option(None, "--seeds", help="Runs with different seeds (default: 3, with --trace 1)."),
+    seeds: int | None = typer.Option(
+        None, "--seeds", help="Runs with different seeds (default: 3; 1 with --trace or for very long runs)."
+    ),
     requests: int | None = typer.Option(
         None, "--requests", help="Requests per run (default: enough for the interval of the highest percentile)."
     ),

@@ -26,7 +26,7 @@ from pdplan.fleet.verification import (
     Verdict,
     Verification,
 )
-from pdplan.fleet.verify_options import VerifyOptions, failures_of
+from pdplan.fleet.verify_options import DEFAULT_RUNS, VerifyOptions, failures_of
 from pdplan.scenario.resolve import Scenario
 from pdplan.simulate import (
     Failure,
@@ -48,6 +48,8 @@ Floats = NDArray[np.float64]
 WARMUP_FRAC = COOLDOWN_FRAC = 0.1
 _LEAST_PER_RUN = 8_000
 _MOST_PER_RUN = 1_000_000
+_LONG_RUN = 50_000
+"""One run of that many requests is enough where the number of runs is free."""
 _LIVES_PER_RUN = 20.0
 """A run lasts at least this many mean lives of a request, so that the tenth left out at its start is two of them."""
 _TAIL_REQUESTS = 100
@@ -82,19 +84,24 @@ def _chosen(plan: Plan) -> _Played:
     return _Played(mode=plan.mode, pools=plan.pools, links=plan.links, slo=plan.slo, latency=dict(plan.latency))
 
 
-def _per_run(scenario: Scenario, chosen: _Played, options: VerifyOptions) -> int:
-    """Requests of one run."""
+def _size(scenario: Scenario, fleets: Sequence[_Played], options: VerifyOptions) -> tuple[int, int]:
+    """Requests of one run, and runs, for all fleets alike; of a trace all requests unless some are asked for."""
+    if options.trace is not None:
+        return min(options.requests or len(options.trace.arrival_s), len(options.trace.arrival_s)), options.runs or 1
     if options.requests is not None:
-        return options.requests
-    life = chosen.latency["e2e_s"].mean if "e2e_s" in chosen.latency else 10.0
+        return options.requests, options.runs or DEFAULT_RUNS
+    runs = options.runs or DEFAULT_RUNS
+    life = max(chosen.latency["e2e_s"].mean if "e2e_s" in chosen.latency else 10.0 for chosen in fleets)
     highest = max([target.percentile for target in scenario.targets if target.percentile is not None], default=99.0)
     measured = 1.0 - WARMUP_FRAC - COOLDOWN_FRAC
-    tail = _TAIL_REQUESTS / (1.0 - highest / 100.0) / measured / options.runs
+    tail = _TAIL_REQUESTS / (1.0 - highest / 100.0) / measured / runs
     times = [f.at_s for f in options.failures] + [f.back_s for f in options.failures if f.back_s is not None]
     # A failure needs time before it, and after it as much again.
     seconds = max([_LIVES_PER_RUN * life, *(2.0 * time + 4.0 * life for time in times)])
     count = max(float(_LEAST_PER_RUN), tail, scenario.rate_req_per_s * seconds)
-    return min(math.ceil(count / 1000.0) * 1000, _MOST_PER_RUN)
+    if options.runs is None and count > _LONG_RUN:
+        runs = 1
+    return min(math.ceil(count / 1000.0) * 1000, _MOST_PER_RUN), runs
 
 
 def _finite(value: float) -> float | None:
@@ -338,35 +345,35 @@ def verify_plan(
     options = options or VerifyOptions()
     chosen = _chosen(plan)
     if not options.colocated:
-        return _verified(scenario, chosen, options, progress)
+        return _verified(scenario, chosen, options, _size(scenario, [chosen], options), progress)
     other = _alternative(plan)
     mine = None if progress is None else lambda share: progress(share / 2)
     its = None if progress is None else lambda share: progress((1 + share) / 2)
-    # The same requests for both, so that they can be compared.
-    count = max(_per_run(scenario, chosen, options), _per_run(scenario, other, options))
-    same = replace(options, requests=count if options.trace is None else options.requests)
-    found = _verified(scenario, chosen, same, mine)
-    # Failures name pools of the plan.
-    return replace(found, alternative=_verified(scenario, other, replace(same, failures=()), its))
+    # The same requests for both, so that they can be compared; failures name pools of the plan.
+    size = _size(scenario, [chosen, other], options)
+    found = _verified(scenario, chosen, options, size, mine)
+    return replace(found, alternative=_verified(scenario, other, replace(options, failures=()), size, its))
 
 
 def _verified(
-    scenario: Scenario, chosen: _Played, options: VerifyOptions, progress: Callable[[float], None] | None
+    scenario: Scenario,
+    chosen: _Played,
+    options: VerifyOptions,
+    size: tuple[int, int],
+    progress: Callable[[float], None] | None,
 ) -> Verification:
+    count, runs = size
     decode_router: Router = "least_loaded" if options.router == "central" else options.router
     fleet, played = fleet_to_play(
         scenario, chosen.pools, chosen.links, prefill_router=options.router, decode_router=decode_router
     )
     fleet = replace(fleet, failures=failures_of(scenario, played, options.failures))
-    seeds = range(options.seed, options.seed + options.runs)
-    replayed = (
-        None
-        if options.trace is None
-        else trace_requests(
-            scenario, options.trace, count=options.requests, at_plan_rate=options.at_plan_rate, name=options.trace_name
+    seeds = range(options.seed, options.seed + runs)
+    replayed = None
+    if options.trace is not None:
+        replayed = trace_requests(
+            scenario, options.trace, count=count, at_plan_rate=options.at_plan_rate, name=options.trace_name
         )
-    )
-    count = _per_run(scenario, chosen, options) if replayed is None else len(np.asarray(replayed.arrival_s))
     results = []
     for number, seed in enumerate(seeds):
         asked = replayed if replayed is not None else draw_requests(scenario, count, seed)
@@ -376,7 +383,7 @@ def _verified(
             raise InputError(
                 f"--fail: {', '.join(late)}: the last request arrives at {last:.0f} s; fail earlier or ask for more --requests"
             )
-        results.append(_run(fleet, asked, seed, _share(progress, number, count, options.runs)))
+        results.append(_run(fleet, asked, seed, _share(progress, number, count, runs)))
     percentiles = sorted({50.0, 90.0, 99.0, *(t.percentile for t in scenario.targets if t.percentile is not None)})
     summary = summarise(
         results,
@@ -385,7 +392,7 @@ def _verified(
         tpot_limit_s=_limits(scenario, "tpot_s"),
         warmup_frac=WARMUP_FRAC,
         cooldown_frac=COOLDOWN_FRAC,
-        batches=_PIECES_PER_RUN if options.runs > 1 else 3 * _PIECES_PER_RUN,
+        batches=_PIECES_PER_RUN if runs > 1 else 3 * _PIECES_PER_RUN,
     )
     duration = float(np.mean([result.arrival_s[-1] - result.arrival_s[0] for result in results]))
     rate = (count - 1) / duration
@@ -395,8 +402,8 @@ def _verified(
         traffic=_traffic(options),
         rate_req_per_s=rate,
         seed=options.seed,
-        runs=options.runs,
-        simulated_requests=count * options.runs,
+        runs=runs,
+        simulated_requests=count * runs,
         duration_s=duration,
         warmup_frac=WARMUP_FRAC,
         cooldown_frac=COOLDOWN_FRAC,

@@ -15,9 +15,10 @@ from pdplan.simulate import Failure
 from pdplan.simulate.fleet import ROUTERS, Router
 from pdplan.workload.traces import Trace
 
-__all__ = ["FailureSpec", "VerifyOptions", "failures_of", "options_of", "parse_failure"]
+__all__ = ["DEFAULT_RUNS", "FailureSpec", "VerifyOptions", "failures_of", "options_of", "parse_failure"]
 
 DEFAULT_RUNS = 3
+"""Of drawn requests; a trace and a very long run are played once."""
 _LEAST_ASKED, _MOST_ASKED = 100, 100_000_000
 _FAILURE = re.compile(r"(?:(\d+)\*)?([^@*]+)@(\d+(?:\.\d+)?)s?(?::(\d+(?:\.\d+)?)s?)?")
 
@@ -73,8 +74,8 @@ class VerifyOptions:
     """How to play; the defaults give an answer in seconds."""
 
     seed: int = 1
-    runs: int = DEFAULT_RUNS
-    """Runs with the seeds `seed`, `seed` + 1, ..."""
+    runs: int | None = None
+    """Runs with the seeds `seed`, `seed` + 1, ...; None chooses."""
     requests: int | None = None
     """Per run; None chooses."""
     trace: Trace | None = None
@@ -135,7 +136,7 @@ def options_of(
         read = read_trace(trace)
     return VerifyOptions(
         seed=seed,
-        runs=seeds or (1 if trace is not None else DEFAULT_RUNS),
+        runs=seeds,
         requests=requests,
         trace=read,
         trace_name=str(trace) if trace is not None else "trace",

@@ -17,7 +17,7 @@ from pdplan.fleet.pipeline import plan_file, scenario_of
 from pdplan.fleet.plan import Plan, plan_from_json
 from pdplan.fleet.played_requests import draw_requests, trace_requests
 from pdplan.fleet.simulated import BOUNDARY_STEPS, fleet_to_play, pool_names
-from pdplan.fleet.verify import verify_plan
+from pdplan.fleet.verify import _chosen, _size, verify_plan
 from pdplan.fleet.verify_options import VerifyOptions, options_of, parse_failure
 from pdplan.scenario.load import parse_scenario
 from pdplan.scenario.resolve import Scenario
@@ -129,6 +129,21 @@ def test_plan_and_simulation_agree_at_a_moderate_load() -> None:
             assert pool.utilization_simulated_frac == pytest.approx(pool.utilization_planned_frac, abs=0.1)
     assert found.requests == found.finished == 2 * 3200
     assert found.rejected == found.unfinished == 0
+
+
+def test_the_number_of_requests_follows_the_scenario() -> None:
+    """At least 20 mean lives and 100 requests beyond the highest percentile; a very long run is played once."""
+    plan, scenario = planned()
+    life = plan.latency["e2e_s"].mean
+    found = verify_plan(plan, scenario)
+    strict = replace(scenario, targets=(replace(scenario.targets[0], percentile=99.9), scenario.targets[1]))
+    sure = verify_plan(plan, strict)
+
+    assert found.runs == sure.runs == 3
+    assert found.duration_s > 20 * life
+    assert sure.requests * 0.001 >= 100
+    fast = replace(scenario, rate_req_per_s=60_000 / (20 * life))
+    assert _size(fast, [_chosen(plan)], VerifyOptions())[1] == 1
 
 
 def test_a_fleet_too_small_is_found_out() -> None:
