@@ -127,6 +127,7 @@ GENERAL_START: dict[str, tuple[float, float]] = {
     "poll_weight": (1.0, 0.3),
     "dense_latency_factor": (1.0, 0.5),
     "gqa_latency_factor": (1.0, 0.5),
+    "indexer_latency_factor": (4.0, 0.7),
     "dense_collective_factor": (1.0, 0.5),
 }
 ENGINES = ("trtllm", "trtllm-dynamo", "sglang", "sglang-amd", "sglang-dynamo", "atom", "sglang-mori", "vllm")
@@ -269,6 +270,7 @@ class Problem:
         first = (
             service + wait * lat.general["queue_weight"] + transfer + e["request_overhead_ms"] + steps * step * (n > 1)
         )
+        first = first + g.column("start_wave_frac") * n / (2 * capacity)
         return np.stack([step * stall / lat.tokens_per_step(g.decode), first, capacity / rate])
 
     def residuals(self, v: Floats) -> Floats:
@@ -277,11 +279,13 @@ class Problem:
         weight = np.where(self.deepseek, 1.0, OTHER_MODELS_WEIGHT)
         inputs = np.array([d.input_tokens for d in self.rows.deployments])
         disagg = np.array([d.prefill is not None for d in self.rows.deployments])
-        unsaturated = self.deepseek & (self.rows.ttft_s < 5 * (0.05 + 0.25 * (inputs > 2000)) + 0.6)
+        # engines without DeepSeek rows get their TTFT constants from other models
+        timed = self.deepseek | (self.engine == "vllm")
+        unsaturated = timed & (self.rows.ttft_s < 5 * (0.05 + 0.25 * (inputs > 2000)) + 0.6)
         full = self.deepseek & ~unsaturated & disagg & (spare > 1 / 2.5) & (spare < 1 / 0.55)
         with np.errstate(invalid="ignore"):
             a = soft(np.log(tpot / self.rows.tpot_s), 0.15) / 0.12 * weight
-            b = np.where(unsaturated, soft(np.log(ttft / self.rows.ttft_s), 0.2) / 0.3, 0.0)
+            b = np.where(unsaturated, soft(np.log(ttft / self.rows.ttft_s), 0.2) / 0.3 * weight, 0.0)
         c = np.where(full, soft(np.log(spare), 0.2) / 0.3, 0.0)
         return np.concatenate([np.nan_to_num(x) for x in (a, b, c)])
 
@@ -348,24 +352,19 @@ def summary(title: str, rows: Rows, r: ClosedLoopResult) -> None:
     model, mode = rows.labels("model"), rows.labels("mode")
     ds = model == "deepseek-r1"
     report(f"{title}: DeepSeek-R1", rows, r, ds)
-    report(f"{title}: DeepSeek-R1 colocated", rows, r, ds & (mode == "agg"))
-    report(f"{title}: DeepSeek-R1 disaggregated", rows, r, ds & (mode == "disagg"))
+    report(f"{title}: DeepSeek-R1 colocated", rows, r, ds & (mode == "colocated"))
+    report(f"{title}: DeepSeek-R1 disaggregated", rows, r, ds & (mode == "disaggregated"))
     if (~ds).any():
         report(f"{title}: other models", rows, r, ~ds)
 
 
 def join(a: Rows, b: Rows) -> Rows:
-    return Rows(
-        [*a.deployments, *b.deployments],
-        np.concatenate([a.ttft_s, b.ttft_s]),
-        np.concatenate([a.tpot_s, b.tpot_s]),
-        np.concatenate([a.total_tok_per_s_per_card, b.total_tok_per_s_per_card]),
-    )
+    return Rows((*a.measured, *b.measured))
 
 
 def configuration(rows: Rows) -> list[str]:
     """Everything but the concurrency: rows of one deployment stay on one side of a fold."""
-    return [repr(replace(d, row_id="", concurrency=0.0, labels={})) for d in rows.deployments]
+    return [f"{model} {group}" for model, group in zip(rows.labels("model"), rows.labels("group"), strict=True)]
 
 
 def folds_of(rows: Rows, count: int) -> NDArray[np.int64]:
@@ -414,7 +413,7 @@ def write(v: Floats, catalog: Catalog) -> None:
 def write_uncertainty(rows: Rows, r: ClosedLoopResult) -> None:
     """Quantiles of measured over predicted (5, 25, 75, 95 %) under cross-validation, and how often they cover."""
     deepseek = rows.labels("model") == "deepseek-r1"
-    disagg = rows.labels("mode") == "disagg"
+    disagg = rows.labels("mode") == "disaggregated"
     busy = r.prefill_utilisation_frac >= 0.7
     situations = {
         "colocated": deepseek & ~disagg,
@@ -459,7 +458,7 @@ def main() -> None:
     rows = inferencex(args.folder / "inferencex_train.csv", catalog)
     if not args.deepseek_only:
         other = silicon(args.folder / "silicon_extra.csv", catalog)
-        rows = join(rows, other.take((other.ttft_s < 10) & (other.labels("spec") == "none")))
+        rows = join(rows, other.take((other.ttft_s < 10) & (other.labels("speculation") == "none")))
     problem = Problem(rows, catalog)
     start = time.time()
     v = fit(problem)

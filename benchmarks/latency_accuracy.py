@@ -43,11 +43,11 @@ def table(rows: Rows, result: ClosedLoopResult, by: tuple[str, ...]) -> str:
 # (source, node, engine, weights, phase, ranks, context or prompt, requests or prompt tokens per card, drafts,
 #  acceptance, measured tokens/s per card)
 PUBLISHED = (
-    ("DeepSeek profile, decode EP128", "h800-8", "sglang-dynamo", "fp8", "decode", 128, 4096, 128, 0, 0.0, 18598 / 8),
+    ("DeepSeek profile, decode EP128", "h800-8", "sglang-large-ep", "fp8", "decode", 128, 4096, 128, 0, 0.0, 18598 / 8),
     (
         "SGLang 96 x H100, prefill EP32, 1k",
         "h100-sxm-8",
-        "sglang-dynamo",
+        "sglang-large-ep",
         "fp8",
         "prefill",
         32,
@@ -60,7 +60,7 @@ PUBLISHED = (
     (
         "SGLang 96 x H100, prefill EP32, 4k",
         "h100-sxm-8",
-        "sglang-dynamo",
+        "sglang-large-ep",
         "fp8",
         "prefill",
         32,
@@ -73,7 +73,7 @@ PUBLISHED = (
     (
         "SGLang 96 x H100, decode EP72, 2k",
         "h100-sxm-8",
-        "sglang-dynamo",
+        "sglang-large-ep",
         "fp8",
         "decode",
         72,
@@ -83,10 +83,10 @@ PUBLISHED = (
         0.0,
         22282 / 8,
     ),
-    ("SGLang GB200, decode EP48, 2k", "gb200-nvl72", "sglang-dynamo", "fp4", "decode", 48, 2000, 1408, 0, 0.0, 13386),
-    ("H20, decode EP16, 32 per card", "h20-96-8", "sglang-dynamo", "fp8", "decode", 16, 4864, 32, 1, 0.85, 675),
-    ("H20, decode EP32, 32 per card", "h20-96-8", "sglang-dynamo", "fp8", "decode", 32, 4864, 32, 1, 0.85, 585),
-    ("H20, decode EP16, 8 per card", "h20-96-8", "sglang-dynamo", "fp8", "decode", 16, 4864, 8, 1, 0.85, 278),
+    ("SGLang GB200, decode EP48, 2k", "gb200-nvl72", "sglang-large-ep", "fp4", "decode", 48, 2000, 1408, 0, 0.0, 13386),
+    ("H20, decode EP16, 32 per card", "h20-96-8", "sglang-large-ep", "fp8", "decode", 16, 4864, 32, 1, 0.85, 675),
+    ("H20, decode EP32, 32 per card", "h20-96-8", "sglang-large-ep", "fp8", "decode", 32, 4864, 32, 1, 0.85, 585),
+    ("H20, decode EP16, 8 per card", "h20-96-8", "sglang-large-ep", "fp8", "decode", 16, 4864, 8, 1, 0.85, 278),
     (
         "CloudMatrix 384, prefill EP32 (dies)",
         "ascend-910c-64",
@@ -102,16 +102,14 @@ PUBLISHED = (
     ),
     ("CloudMatrix 384, decode EP320 (dies)", "ascend-910c-384", "generic", "int8", "decode", 160, 4096, 8, 1, 0.7, 538),
 )
-BALANCED = 0.3
-"""Expert imbalance with redundant experts, which these reports use."""
 
 
 def published(catalog: Catalog) -> str:
-    """One pool alone at a stated batch: tokens/s per card, as shipped and with balanced experts."""
+    """One pool alone at a stated batch: tokens/s per card."""
     model = catalog.model("deepseek-r1")
     lines = [
-        "| source | measured tok/s/card | predicted | error % | with balanced experts | error % |",
-        "|---|---|---|---|---|---|",
+        "| source | measured tok/s/card | predicted | error % |",
+        "|---|---|---|---|",
     ]
     for name, node_id, engine, weights, phase, ranks, length, per_card, drafts, accepted, measured in PUBLISHED:
         node = catalog.node(node_id)
@@ -120,22 +118,19 @@ def published(catalog: Catalog) -> str:
         formats = precision_of(model, weights, "fp8" if weights == "fp4" else "bf16")
         one = np.array([1])
         layouts = Layouts(machine=one * 0, tp=one, pp=one, ep=one * ranks, attention_dp=one * ranks)
-        cells = []
-        for overrides in ({}, {"general.expert_imbalance": BALANCED}):
-            latency = LatencyModel(
-                model,
-                [machine],
-                catalog.engine(engine),
-                formats,
-                overrides=overrides,
-                speculation=Speculation(draft_tokens=drafts, acceptance_frac=accepted) if drafts else None,
-            )
-            if phase == "decode":
-                step = latency.decode_step_s(layouts, per_card * ranks, float(length))
-                rate = float((per_card * latency.tokens_per_step(layouts) / step)[0])
-            else:
-                rate = per_card / float(latency.prefill_pass_s(layouts, length, 0.0, per_card * ranks / length)[0])
-            cells += [f"{rate:,.0f}", f"{(rate / measured - 1) * 100:+.0f}"]
+        latency = LatencyModel(
+            model,
+            [machine],
+            catalog.engine(engine),
+            formats,
+            speculation=Speculation(draft_tokens=drafts, acceptance_frac=accepted) if drafts else None,
+        )
+        if phase == "decode":
+            step = latency.decode_step_s(layouts, per_card * ranks, float(length))
+            rate = float((per_card * latency.tokens_per_step(layouts) / step)[0])
+        else:
+            rate = per_card / float(latency.prefill_pass_s(layouts, length, 0.0, per_card * ranks / length)[0])
+        cells = [f"{rate:,.0f}", f"{(rate / measured - 1) * 100:+.0f}"]
         lines.append(f"| {name} | {measured:,.0f} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -146,7 +141,7 @@ def main() -> None:
     rows = inferencex(folder / "inferencex_train.csv", catalog)
     result = predict_deployments(rows.deployments, catalog)
     print(f"DeepSeek-R1, {len(rows.deployments)} rows; absolute error in %, bias in % (predicted over measured)\n")
-    for by in ((), ("mode", "spec"), ("hardware", "precision", "mode"), ("framework",)):
+    for by in ((), ("mode", "speculation"), ("hardware", "precision", "mode"), ("framework",)):
         print(table(rows, result, by) + "\n")
     for name in ("silicon_refs.csv", "silicon_extra.csv"):
         rows = silicon(folder / name, catalog)

@@ -87,6 +87,7 @@ def assemble(
     if engine.stands_in:
         notes.append(engine.stands_in)
     if not weights:
+        notes.append("the number format is not stated; that of the released checkpoint is used")
         weights = spec.native_precision.get("weights", "bf16")
     chip = catalog.node(node).accelerator
     family = hardware.strip().lower()

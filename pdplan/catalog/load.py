@@ -55,7 +55,9 @@ PRICE_COLUMNS = (
 )
 """Columns of catalogs/prices/<provider>.csv."""
 
-OPTIONAL_ENGINE_CONSTANTS = ("eager_layer_latency_us", "poll_interval_steps", "draft_acceptance_frac")
+OPTIONAL_ENGINE_CONSTANTS = (
+    "eager_layer_latency_us", "exchange_overlap_frac", "expert_imbalance_factor", "poll_interval_steps", "draft_acceptance_frac",
+)  # fmt: skip
 """Engine constants that an engine's file may leave out and a profile may still set."""
 
 T = TypeVar("T")

@@ -51,6 +51,8 @@ class Assembly:
     """All-gather and reduce-scatter pairs over the whole stage, charged as one all-reduce each."""
     exchange_decode: RowCost
     exchange_prefill: RowCost
+    exchange_overlap_frac: float
+    """Share of the exchange that computation hides, at most all of the computation."""
     head: RowCost
     hidden: int
 
@@ -70,7 +72,8 @@ class Assembly:
             parts["experts"] = parts.get("experts", 0.0) + count * grouped.time_s(tokens)
         for count, cost in self.beside_experts:
             parts["beside_experts"] = parts.get("beside_experts", 0.0) + count * cost.time_s(rows)
-        communication = exchange.time_s(rows)
+        parts["exchange"] = exchange.time_s(rows)
+        communication = np.zeros(())
         if np.any(self.tp_reduces):
             communication = communication + self.tp_reduces * self.tp_reduce.time_s(rows)
         if np.any(self.group_reduces):
@@ -94,7 +97,16 @@ class Assembly:
             attention = attention + count * (mixer.projections.time_s(rows) + mixer.decode_s(rows, local, context))
         parts["attention"] = attention
         parts["head"] = self.head.time_s(local)
+        self._hide_exchange(parts)
         return mean, parts
+
+    def _hide_exchange(self, parts: dict[str, Floats]) -> None:
+        """Two half batches in turn: the exchange of one runs beside the computation of the other (2.8)."""
+        exchange = parts.pop("exchange")
+        if self.exchange_overlap_frac:
+            beside = sum((parts[k] for k in _COMPUTATION if k in parts), start=np.zeros(()))
+            exchange = exchange - self.exchange_overlap_frac * np.minimum(exchange, beside)
+        parts["communication"] = parts["communication"] + exchange
 
     def prefill_parts(self, new: Floats, cached: Floats, requests: Floats) -> dict[str, Floats]:
         """Seconds of each component of one prefill pass of `requests` requests."""
@@ -106,6 +118,7 @@ class Assembly:
             attention = attention + count * (mixer.projections.time_s(rows) + mixer.prefill_s(rows, local, cached, new))
         parts["attention"] = attention
         parts["head"] = self.head.time_s(np.minimum(local, rows))
+        self._hide_exchange(parts)
         return parts
 
     def stage_imbalance_s(self, parts: Mapping[str, Floats]) -> Floats:
@@ -116,6 +129,9 @@ class Assembly:
         most, least = np.ceil(self.layers / stages), np.floor(self.layers / stages)
         slowest = np.maximum(most * per_layer, least * per_layer + parts["head"])
         return np.where(stages > 1, stages * slowest - body - parts["head"], 0.0)
+
+
+_COMPUTATION = ("elementwise", "dense_ffn", "experts", "beside_experts", "attention")
 
 
 def _grouped_by(pairs: list[tuple[int, T]]) -> list[tuple[float, T]]:
@@ -200,7 +216,7 @@ def assemble(
                     width=ffn.expert_size * ep / stage,
                     ep=ep,
                     precision=precision.weights,
-                    imbalance=general["expert_imbalance"],
+                    imbalance=general["expert_imbalance"] * engine["expert_imbalance_factor"],
                     correlation=general["expert_correlation"],
                     gated=ffn.gated,
                 ),
@@ -214,8 +230,9 @@ def assemble(
             latency = engine["all_to_all_latency_us"]
             if kind == "prefill":
                 latency = max(latency, general["a2a_latency_floor_us"] * 1e-6)
-            both = all_to_all(hw, width * DISPATCH_BYTES, ep, ffn.top_k, latency)
-            both += all_to_all(hw, width * COMBINE_BYTES, ep, ffn.top_k, latency)
+            once = kind == "prefill"
+            both = all_to_all(hw, width * DISPATCH_BYTES, ep, ffn.top_k, latency, once_per_node=once)
+            both += all_to_all(hw, width * COMBINE_BYTES, ep, ffn.top_k, latency, once_per_node=once)
             cost = RowCost(both.fixed_s * exchanged, both.per_row_s * exchanged)
             if kind == "prefill":
                 exchange_prefill += cost
@@ -224,6 +241,8 @@ def assemble(
     halves = sum(count for count, _ in mixers) + sum(count for count, _ in ffns)
     # plain attention and dense feed-forward halves launch fewer small kernels than latent attention and routing
     launches = sum(n * (1.0 if m.type in ("mla", "dsv4") else general["gqa_latency_factor"]) for n, m in mixers)
+    # sparse attention chooses its keys by a chain of small kernels
+    launches += general["indexer_latency_factor"] * sum(n for n, m in mixers if m.extra.get("indexer_heads"))
     launches += sum(n * (1.0 if f.experts else general["dense_latency_factor"]) for n, f in ffns)
     # the latency includes the skew between ranks, most of which experts cause
     expert_layers = sum(n for n, f in ffns if f.experts) / max(sum(n for n, _ in ffns), 1.0)
@@ -245,6 +264,7 @@ def assemble(
         group_reduces=np.where(stage > 1, group_reduces, 0.0),
         exchange_decode=exchange_decode,
         exchange_prefill=exchange_prefill,
+        exchange_overlap_frac=engine["exchange_overlap_frac"],
         head=gemm(hw, model.vocab / tp, float(model.hidden), "bf16"),
         hidden=model.hidden,
     )

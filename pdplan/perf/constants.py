@@ -42,6 +42,7 @@ GENERAL: Mapping[str, float] = {
     "a2a_latency_floor_us": 30.0,
     "dense_latency_factor": 0.60537,
     "gqa_latency_factor": 0.90944,
+    "indexer_latency_factor": 4.0,
     "dense_collective_factor": 0.66249,
     "memory_usable_frac": 0.94,
     "memory_reserve_bytes": 3.0e9,
@@ -58,6 +59,8 @@ ENGINE_DEFAULTS: Mapping[str, float] = {
     "poll_interval_steps": 0.0,
     "draft_acceptance_frac": 0.7,
     "eager_layer_latency_us": 0.0,
+    "exchange_overlap_frac": 0.0,
+    "expert_imbalance_factor": 1.0,
     "launch_factor": 1.0,
     "collective_latency_factor": 1.0,
 }

@@ -242,7 +242,15 @@ def all_reduce(hw: Hardware, bytes_per_row: float, ranks: ArrayLike, latency_fac
     )
 
 
-def all_to_all(hw: Hardware, bytes_per_row: float, ranks: ArrayLike, top_k: int, latency_s: ArrayLike) -> RowCost:
+def all_to_all(
+    hw: Hardware,
+    bytes_per_row: float,
+    ranks: ArrayLike,
+    top_k: int,
+    latency_s: ArrayLike,
+    *,
+    once_per_node: bool = False,
+) -> RowCost:
     """One way of the expert exchange, dispatch or combine (2.8), as a function of the tokens on one rank.
 
     Parameters
@@ -257,6 +265,9 @@ def all_to_all(hw: Hardware, bytes_per_row: float, ranks: ArrayLike, top_k: int,
         Expert-parallel ranks; 1 costs nothing.
     latency_s : array_like
         Latency of the engine's exchange kernel at 8 ranks.
+    once_per_node : bool
+        Whether a token crosses the network once per scale-up domain that has experts of it and is passed on inside, as kernels
+        for large batches (prefill) do, instead of once per rank.
     """
     n = np.maximum(np.asarray(ranks, dtype=np.float64), 1.0)
     remote = n * (1 - (1 - 1 / n) ** top_k) * (n - 1) / n
@@ -270,6 +281,14 @@ def all_to_all(hw: Hardware, bytes_per_row: float, ranks: ArrayLike, top_k: int,
             + outside / (NIC_EXCHANGE_EFFICIENCY * hw.nic_bandwidth)
         )
     )
+    if once_per_node:
+        domains = np.maximum(n / hw.domain, 1.0)
+        crossing = domains * (1 - (1 - 1 / domains) ** top_k) * (domains - 1) / domains
+        forwarded = bytes_per_row * (
+            remote / (hw.constant["link_efficiency"] * hw.link_bandwidth)
+            + crossing / (NIC_EXCHANGE_EFFICIENCY * hw.nic_bandwidth)
+        )
+        per_row = np.where(n > hw.domain, np.minimum(forwarded, per_row), per_row)
     return RowCost(np.where(n > 1, latency, 0.0), np.where(n > 1, per_row, 0.0))
 
 

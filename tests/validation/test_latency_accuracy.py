@@ -30,7 +30,7 @@ def test_deepseek_errors_stay_within_what_the_documentation_claims(shared, reade
     assert len(rows.deployments) == 403
     tpot, _, tpot_p90, _ = readers.error_line(result.tpot_s, rows.tpot_s)
     rate, *_ = readers.error_line(result.total_tok_per_s_per_card, rows.total_tok_per_s_per_card)
-    colocated = rows.labels("mode") == "agg"
+    colocated = rows.labels("mode") == "colocated"
     ttft, *_ = readers.error_line(result.ttft_s[colocated], rows.ttft_s[colocated])
     assert tpot < 8.0
     assert tpot_p90 < 25.0
