@@ -277,15 +277,16 @@ def choose_pool(servers: Any, pools: Any, flows: Any, g: Any, row: int, r: Any) 
     """Pool of the request's next stage by a row of flow shares, among pools with a server alive; -1 if none."""
     total, best, chosen = 0.0, -INF, -1
     for p in range(g.pools):
-        if flows[row + p].share > 0.0 and alive(servers, pools[p]):
-            total += flows[row + p].share
+        share = flows[row + p].share
+        if share > 0.0 and (g.failures == 0 or alive(servers, pools[p])):
+            total += share
             chosen = p
     if chosen < 0 or flows[row + chosen].share == total:
         return chosen
     mark, below, share = r.draw * total, 0.0, total
     for p in range(g.pools):
         flow = flows[row + p]
-        if flow.share > 0.0 and alive(servers, pools[p]):
+        if flow.share > 0.0 and (g.failures == 0 or alive(servers, pools[p])):
             if g.even_split == 1:
                 flow.credit += flow.share / total
                 if flow.credit > best:
@@ -394,7 +395,8 @@ def enter(
         s.assigned += 1
         poke(s, pool, times, tree, g, j, now)
         return
-    s.queued_work += ahead_s(pool, work_s(tab, pool, r.input + r.done - r.cached_now, r.cached_now))
+    r.work = work_s(tab, pool, r.input + r.done - r.cached_now, r.cached_now)
+    s.queued_work += ahead_s(pool, r.work)
     if not central:
         if times[j] == INF:
             start_pass(reqs, servers, pool, times, tree, ranks, tab, g, j, now)
@@ -436,7 +438,7 @@ def start_pass(
             # A prompt above the budget takes several passes in a row, each with the fixed cost.
             need = ceil(fresh / pool.budget)
             passes = need if need > passes else passes
-        work = work_s(tab, pool, fresh, r.cached_now)
+        work = r.work
         rank.tokens += fresh if fresh > 0 else 1
         rank.work += work
         total += work

@@ -21,8 +21,9 @@ def _record(floats: str, integers: str) -> np.dtype[Any]:
 
 
 REQUEST = _record(
-    # Times of the latest try; `delay` is the constant way out of every token, `gap` the largest between two tokens.
-    "arrival pass_start pass_end landed admitted first last delay gap draw",
+    # Times of the latest try; `delay` is the constant way out of every token, `gap` the largest between two tokens; `work`
+    # is that of its prompt where it waits for a pass.
+    "arrival pass_start pass_end landed admitted first last delay gap draw work",
     # What it is.
     "input cached output group "
     # Where it is: its queue (next), its batch (prev, next), its place in the heap of the batch (left, right).
