@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from pdplan.fleet.pipeline import plan_from_anything as plan
     from pdplan.fleet.plan import Plan
     from pdplan.fleet.solve import solve
+    from pdplan.fleet.verify import verify_anything as verify
     from pdplan.scenario.load import load_scenario
 
 __version__ = "0.1.0"
 
-__all__ = ["Estimate", "Plan", "__version__", "estimate", "load_scenario", "plan", "solve"]
+__all__ = ["Estimate", "Plan", "__version__", "estimate", "load_scenario", "plan", "solve", "verify"]
 
 _HOME = {
     "Estimate": ("pdplan.fleet.estimate", "Estimate"),
@@ -26,6 +27,7 @@ _HOME = {
     "load_scenario": ("pdplan.scenario.load", "load_scenario"),
     "plan": ("pdplan.fleet.pipeline", "plan_from_anything"),
     "solve": ("pdplan.fleet.solve", "solve"),
+    "verify": ("pdplan.fleet.verify", "verify_anything"),
 }
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from pdplan.fleet.verification import (
     Verdict,
     Verification,
 )
-from pdplan.fleet.verify_options import DEFAULT_RUNS, VerifyOptions, failures_of
+from pdplan.fleet.verify_options import DEFAULT_RUNS, VerifyOptions, failures_of, options_of
 from pdplan.scenario.resolve import Scenario
 from pdplan.simulate import (
     Failure,
@@ -42,7 +43,7 @@ from pdplan.simulate import (
 from pdplan.simulate.fleet import Router
 from pdplan.simulate.result import estimate
 
-__all__ = ["verify_plan"]
+__all__ = ["verify_anything", "verify_plan"]
 
 Floats = NDArray[np.float64]
 WARMUP_FRAC = COOLDOWN_FRAC = 0.1
@@ -445,3 +446,34 @@ def _share(
 
 def _run(fleet: SimFleet, asked: SimRequests, seed: int, arrived: Callable[[int], None] | None) -> SimResult:
     return simulate(fleet, asked, SimOptions(seed=seed, warmup_frac=WARMUP_FRAC, progress=arrived))
+
+
+def verify_anything(
+    plan: Plan | str | Path,
+    *,
+    catalog: str | Path | None = None,
+    seed: int = 1,
+    seeds: int | None = None,
+    requests: int | None = None,
+    router: str = "least-loaded",
+    failures: Sequence[str] = (),
+    trace: str | Path | None = None,
+    at_plan_rate: bool = False,
+    colocated: bool = False,
+) -> Verification:
+    """Simulate a plan given as a path or as a plan; the function behind ``pdplan.verify``.
+
+    Parameters are the options of ``pdplan verify``; `failures` are texts such as ``decode-1@300``.
+    """
+    from pdplan.files import read_text
+    from pdplan.fleet.pipeline import scenario_of
+    from pdplan.fleet.plan import plan_from_json
+
+    name = "PLAN.json" if isinstance(plan, Plan) else str(plan)
+    answer = plan if isinstance(plan, Plan) else plan_from_json(read_text(plan), name=name)
+    options = options_of(
+        seed=seed, seeds=seeds, requests=requests, router=router, failures=failures,
+        trace=None if trace is None else Path(trace), at_plan_rate=at_plan_rate, colocated=colocated,
+    )  # fmt: skip
+    folder = None if catalog is None else Path(catalog)
+    return verify_plan(answer, scenario_of(answer, catalog_folder=folder, name=name), options)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import pdplan
 from pdplan.errors import InputError
 from pdplan.fleet.candidates import fleet_of
 from pdplan.fleet.certify import _spec
@@ -359,3 +361,15 @@ def test_a_plan_keeps_its_verification_through_json() -> None:
 
     assert plan_from_json(stamped.to_json()).simulation == stamped.simulation
     assert plan_from_json(plan.to_json()).simulation is None
+
+
+def test_the_python_face_takes_a_plan_or_its_file(tmp_path: Path) -> None:
+    """Both give the same; options are those of the command."""
+    plan, _ = planned()
+    path = tmp_path / "plan.json"
+    path.write_text(plan.to_json(), encoding="utf-8")
+    one = pdplan.verify(plan, seeds=1, requests=500)
+
+    assert one == pdplan.verify(path, seeds=1, requests=500)
+    with pytest.raises(InputError, match="--router"):
+        pdplan.verify(plan, router="best")
