@@ -167,6 +167,7 @@ def decode_rates(scenario: Scenario, fleet: Fleet, c: Candidates) -> Floats:
         pairs(scenario.tpot_targets()),
         model.max_batch,
         tokens_per_step=model.tokens_per_step,
+        context_spread_s=model.context_spread_s,
         staging_s=model.staging_s,
     ).rate_req_per_s
     return result
@@ -263,6 +264,7 @@ def _undominated(scenario: Scenario, layouts: Layouts, model: PrefillModel) -> N
                 continue
             if (
                 model.kv_bytes_per_request[a] <= model.kv_bytes_per_request[b] * (1 + 1e-9)
+                and (model.send_s[:, a] / ranks[a] <= model.send_s[:, b] / ranks[b] * ratio * (1 + 1e-9)).all()
                 and (model.single_s[:, a] <= model.single_s[:, b]).all()
                 and (model.full_s[:, a] <= model.full_s[:, b]).all()
                 and (total[:, a] <= total[:, b]).all()

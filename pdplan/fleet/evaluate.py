@@ -114,6 +114,7 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
         model.step_s,
         model.mean_tokens,
         model.tokens_per_step,
+        context_spread_s=model.context_spread_s,
     )
     per_step = model.tokens_per_step
     typical = state.base_s + state.slope_s * (1 + state.mean_batch)

@@ -65,6 +65,10 @@ class PrefillModel:
     """After prefill and before the first token is out, without the decode step: overhead, transfer, pipeline, (K, C)."""
     transfer_s: Floats
     """The KV transfer alone, (K, C)."""
+    send_s: Floats
+    """Time the cache takes the network cards of its rank, (K, C)."""
+    hidden_s: Floats
+    """Wait for the network cards that passes unnoticed while the pass runs, (K, C)."""
     kv_bytes_per_request: Floats
     """Mean bytes sent, (C,)."""
 
@@ -78,6 +82,8 @@ class PrefillModel:
             max_requests=self.max_requests[index],
             extra_s=self.extra_s[:, index],
             transfer_s=self.transfer_s[:, index],
+            send_s=self.send_s[:, index],
+            hidden_s=self.hidden_s[:, index],
             kv_bytes_per_request=self.kv_bytes_per_request[index],
         )
 
@@ -91,6 +97,8 @@ class PrefillModel:
             fixed_s=self.fixed_s,
             max_requests=self.max_requests,
             arrival_cv2=scenario.arrival_cv2,
+            send_s=self.send_s,
+            hidden_s=self.hidden_s,
         )
 
 
@@ -117,11 +125,13 @@ def prefill_model(
     path = np.inf
     if not same_site and link is not None:
         path = link.unit_bandwidth_bytes_per_s * link.usable_frac
+    senders, efficiency = latency.kv_transfer_senders(layouts), latency.general["transfer_efficiency"]
+    stream = size / np.minimum(latency.nic_bandwidth_bytes_per_s(layouts) * senders * efficiency, path)
     transfer = kv_transfer_s(
         size,
         sender_bandwidth_bytes_per_s=latency.nic_bandwidth_bytes_per_s(layouts),
-        parallel_senders=latency.kv_transfer_senders(layouts),
-        efficiency_frac=latency.general["transfer_efficiency"],
+        parallel_senders=senders,
+        efficiency_frac=efficiency,
         handshake_s=latency.general["transfer_latency_s"],
         distance_km=0.0 if same_site or link is None else link.distance_km,
         path_bandwidth_bytes_per_s=path,
@@ -138,6 +148,8 @@ def prefill_model(
         max_requests=np.where(layouts.attention_dp > 1, np.maximum(taken, layouts.attention_dp), 1.0),
         extra_s=overhead + transfer + (passes - single),
         transfer_s=transfer,
+        send_s=stream,
+        hidden_s=np.maximum(passes - stream + stream / scenario.model.layers, 0.0),
         kv_bytes_per_request=mix.weight @ size,
     )
 
@@ -154,6 +166,8 @@ class DecodeModel:
     """Mean context of a sequence in flight: long answers are in flight longer."""
     step_s: Floats
     """Step time on BATCH_GRID, (M, C)."""
+    context_spread_s: Floats
+    """What one standard deviation of a sequence's context adds to a step, (C,)."""
     mean_tokens: float
     """Mean tokens after the first."""
     max_batch: Floats
@@ -177,12 +191,25 @@ def mean_context(scenario: Scenario) -> float:
     )
 
 
+def _context_spread(scenario: Scenario) -> float:
+    """Standard deviation of the context over the sequences in flight: of their middles, and of the way through an answer."""
+    mix, mean = scenario.mix, mean_context(scenario)
+    share = mix.weight * np.maximum(mix.output_tokens - 1, 1e-9)
+    square = (share * ((mix.input_tokens + mix.output_tokens / 2) ** 2 + mix.output_tokens**2 / 12)).sum() / share.sum()
+    return float(np.sqrt(max(square - mean**2, 0.0)))
+
+
 def decode_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, batch_cap: ArrayLike) -> DecodeModel:
     """Decode side of C layouts; memory is counted at the mean final length of the sequences in flight."""
     mix, context = scenario.mix, mean_context(scenario)
     final = context + 0.5 * float(mix.mean(mix.output_tokens))
+    ranks = np.asarray(layouts.attention_dp, dtype=np.float64)
+    away = min(_context_spread(scenario), context - 1.0)
+    longer = fleet.latency.decode_step_s(layouts, ranks, context + away)
+    shorter = fleet.latency.decode_step_s(layouts, ranks, context - away)
     return DecodeModel(
         context_tokens=context,
+        context_spread_s=np.maximum(longer - shorter, 0.0) / 2 / np.sqrt(ranks),
         step_s=fleet.latency.decode_step_s(layouts, BATCH_GRID[:, None], context),
         mean_tokens=float(mix.weight @ np.maximum(mix.output_tokens - 1, 0.5)),
         max_batch=np.minimum(

@@ -122,10 +122,12 @@ def _prefill(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Ro
     mean = float(mix.mean(mix.new_tokens))
     fixed_bytes = _scalar(latency.kv_transfer_bytes(layouts, 0.0))
     per_token = (_scalar(latency.kv_transfer_bytes(layouts, mean)) - fixed_bytes) / mean
+    # The network cards of all ranks, played as one.
     nic = (
         _scalar(latency.nic_bandwidth_bytes_per_s(layouts))
         * _scalar(latency.kv_transfer_senders(layouts))
         * latency.general["transfer_efficiency"]
+        * pool.layout.attention_dp
     )
     handshake = latency.general["transfer_latency_s"]
     if pool.site != pool.destination_site:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pdplan.serving.normal import normal_quantile
+
 __all__ = [
     "DecodeCapacity",
     "DecodeState",
@@ -77,6 +79,10 @@ class DecodeState(NamedTuple):
     mean_batch: Floats
     batch_variance: Floats
     stable: NDArray[np.bool_]
+    table: tuple[Floats, Floats]
+    """The step times it was made from: batch (M,), time (M, C)."""
+    context_spread_s: Floats
+    """(C,) or 0: what one standard deviation of a sequence's context adds to a step."""
 
 
 def _step_and_slope(batch: Floats, step_time_s: Floats, at: Floats) -> tuple[Floats, Floats]:
@@ -107,7 +113,9 @@ def _checked(batch: ArrayLike, step_time_s: ArrayLike) -> tuple[Floats, Floats]:
     return b, t
 
 
-def _at_fluid(b: Floats, t: Floats, steps: Floats, fluid: Floats) -> tuple[Floats, DecodeState]:
+def _at_fluid(
+    b: Floats, t: Floats, steps: Floats, fluid: Floats, context_spread_s: Floats
+) -> tuple[Floats, DecodeState]:
     """Rate that makes `fluid` the fluid point, and the state there."""
     step, slope = _step_and_slope(b, t, fluid)
     slope = np.clip(slope, 1e-9 * step / np.maximum(fluid, 1e-9), 0.98 * step / np.maximum(fluid, 1e-9))
@@ -115,7 +123,9 @@ def _at_fluid(b: Floats, t: Floats, steps: Floats, fluid: Floats) -> tuple[Float
     rate = fluid / (steps * step)
     p = slope * fluid / step
     mean = (base / slope + 1) * p / (1 - p)
-    state = DecodeState(base, slope, fluid, p, mean, mean / (1 - p), np.ones(fluid.shape, dtype=np.bool_))
+    state = DecodeState(
+        base, slope, fluid, p, mean, mean / (1 - p), np.ones(fluid.shape, dtype=np.bool_), (b, t), context_spread_s
+    )
     return rate, state
 
 
@@ -132,6 +142,8 @@ def decode_state(
     step_time_s: ArrayLike,
     mean_decode_tokens: ArrayLike,
     tokens_per_step: ArrayLike = 1.0,
+    *,
+    context_spread_s: ArrayLike = 0.0,
 ) -> DecodeState:
     """State of ONE replica that receives `rate_req_per_s`.
 
@@ -147,6 +159,8 @@ def decode_state(
         Mean output tokens made by decode (output - 1 where prefill makes the first).
     tokens_per_step : scalar or (C,)
         Above 1 with speculative decoding.
+    context_spread_s : scalar or (C,)
+        What one standard deviation of a sequence's context adds to a step; N sequences scatter by the root of N of it.
 
     Returns
     -------
@@ -163,7 +177,7 @@ def decode_state(
         middle = (low + high) / 2
         behind = middle < rate * steps * _step_and_slope(b, t, middle)[0]
         low, high = np.where(behind, middle, low), np.where(behind, high, middle)
-    _, state = _at_fluid(b, t, steps, high)
+    _, state = _at_fluid(b, t, steps, high, np.asarray(context_spread_s, dtype=np.float64))
     return state._replace(stable=high < 0.999e6)
 
 
@@ -194,14 +208,25 @@ def tpot_quantile_s(
     """
     n = np.asarray(replicas, dtype=np.float64)
     level = negbin_quantile(q, n * state.mean_batch, n * state.batch_variance) / n
-    return tpot_at_batch_s(level, state, tokens_per_step)
+    middle = tpot_at_batch_s(state.mean_batch, state, 1.0)
+    spread = tpot_at_batch_s(level, state, 1.0) - middle
+    z = normal_quantile(q)
+    context = z * state.context_spread_s * np.sqrt(1 + state.mean_batch)
+    # Two independent scatters, the one of the batch with its own skewness.
+    total = middle + np.where(z * spread >= 0, np.sign(z) * np.hypot(spread, context), spread + context)
+    return np.where(state.stable, np.maximum(total, 0.0) / np.asarray(tokens_per_step), np.inf)
 
 
 def tpot_at_batch_s(level: Floats, state: DecodeState, tokens_per_step: ArrayLike = 1.0) -> Floats:
-    """TPOT of a request whose arrival finds `level` sequences, (..., C), averaged over its life."""
+    """TPOT of a request whose arrival finds `level` sequences, (..., C), averaged over its life.
+
+    The tangent at the fluid point, or the step itself at the batch averaged over the life, whichever is longer: where the
+    step bends upwards, as with pipeline stages at a few sequences, the tangent promises too much.
+    """
     typical = state.base_s + state.slope_s * (1 + state.mean_batch)
-    spread = state.slope_s * (level - state.mean_batch) * np.sqrt(life_factor(state.base_s, typical))
-    out: Floats = (typical + spread) / np.asarray(tokens_per_step)
+    lasting = (level - state.mean_batch) * np.sqrt(life_factor(state.base_s, typical))
+    bent = _step_and_slope(*state.table, np.maximum(1 + state.mean_batch + lasting, 1.0))[0]
+    out: Floats = np.maximum(typical + state.slope_s * lasting, bent) / np.asarray(tokens_per_step)
     return np.where(state.stable, out, np.inf)
 
 
@@ -225,6 +250,7 @@ def decode_capacity_req_per_s(
     *,
     tokens_per_step: ArrayLike = 1.0,
     staging_s: ArrayLike = 0.0,
+    context_spread_s: ArrayLike = 0.0,
     admission_wait_probability: float = ADMISSION_WAIT_PROBABILITY,
     max_load: float = 0.95,
 ) -> DecodeCapacity:
@@ -232,7 +258,7 @@ def decode_capacity_req_per_s(
 
     Parameters
     ----------
-    batch, step_time_s, mean_decode_tokens, tokens_per_step
+    batch, step_time_s, mean_decode_tokens, tokens_per_step, context_spread_s
         As in :func:`decode_state`.
     targets : sequence of (q, limit_s)
         P(TPOT <= limit) >= q for each.
@@ -248,7 +274,7 @@ def decode_capacity_req_per_s(
     b, t = _checked(batch, step_time_s)
     steps = np.broadcast_to(_steps(mean_decode_tokens, tokens_per_step), t.shape[1:])
     most = np.broadcast_to(np.asarray(max_batch, dtype=np.float64), t.shape[1:])
-    staging = np.asarray(staging_s, dtype=np.float64)
+    staging, context = np.asarray(staging_s, dtype=np.float64), np.asarray(context_spread_s, dtype=np.float64)
     for q, limit in targets:
         if not (0 < q < 1 and limit > 0):
             raise ValueError(f"target (q={q!r}, limit={limit!r} s): 0 < q < 1 and a positive limit are accepted")
@@ -259,7 +285,7 @@ def decode_capacity_req_per_s(
         return np.asarray(need <= most, dtype=np.bool_)
 
     def met(fluid: Floats) -> NDArray[np.bool_]:
-        rate, state = _at_fluid(b, t, steps, fluid)
+        rate, state = _at_fluid(b, t, steps, fluid, context)
         ok = memory_fits(rate, state) & (state.load <= max_load)
         for q, limit in targets:
             ok &= tpot_quantile_s(q, state, tokens_per_step) <= limit
@@ -271,11 +297,11 @@ def decode_capacity_req_per_s(
         middle = (low + high) / 2
         good = met(middle)
         low, high = np.where(good, middle, low), np.where(good, high, middle)
-    rate, state = _at_fluid(b, t, steps, np.maximum(low, 1e-9))
+    rate, state = _at_fluid(b, t, steps, np.maximum(low, 1e-9), context)
     none = low < 1e-6
     full_step = _step_and_slope(b, t, np.maximum(most, 1e-9))[0]
     saturated = most / (steps * full_step)
-    next_rate, next_state = _at_fluid(b, t, steps, np.maximum(high, 1e-9) * (1 + 1e-6))
+    next_rate, next_state = _at_fluid(b, t, steps, np.maximum(high, 1e-9) * (1 + 1e-6), context)
     return DecodeCapacity(
         np.where(none, 0.0, rate),
         np.where(none, 0.0, state.mean_batch),

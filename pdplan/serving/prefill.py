@@ -22,7 +22,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pdplan.serving.rank_passes import RankPasses, erlang_b, mean_pass_at, rank_passes, rank_ttft_tail
+from pdplan.serving.rank_passes import (
+    EXPONENTIAL_NODES,
+    RankPasses,
+    erlang_b,
+    mean_pass_at,
+    rank_passes,
+    rank_ttft_tail,
+    take_columns,
+)
 
 __all__ = [
     "MAX_UTILISATION",
@@ -44,6 +52,8 @@ _BISECTIONS = 18
 _MEAN_NODES = 96
 _SLACK = 1e-12
 """Of a tail probability, against rounding."""
+_QUIET = 1e-3
+"""Busy share of network cards below which nobody waits for them."""
 _UNEVEN = 0.01
 """Headroom of capacities with ranks, relative to the share that may be late: interpolation in tables makes a tail dip by up
 to 0.0005 as the rate grows, and at a rate below its capacity a pool must meet its targets."""
@@ -114,6 +124,10 @@ class PrefillService:
     """(C,) requests of a full pass (several ranks)."""
     arrival_cv2: float = 1.0
     """Squared coefficient of variation of the gaps between arrivals (1 for Poisson)."""
+    send_s: Floats | None = None
+    """(K, C) time a request's cache takes the network cards of its rank; None where transfers do not queue."""
+    hidden_s: Floats | None = None
+    """(K, C) wait for the network cards that passes unnoticed, because sending begins with the pass."""
 
 
 class _Pool(NamedTuple):
@@ -130,6 +144,12 @@ class _Pool(NamedTuple):
     shared: NDArray[np.int64]
     """Columns with ranks."""
     passes: RankPasses | None
+    ranks: Floats
+    send_mean_s: Floats
+    """(C,); 0 where transfers do not queue."""
+    send_residual_s: Floats
+    """E[s^2] / 2 E[s]."""
+    hidden: Floats
 
 
 def _pool(service: PrefillService) -> _Pool:
@@ -151,17 +171,31 @@ def _pool(service: PrefillService) -> _Pool:
         passes = rank_passes(single[:, shared], full[:, shared], fixed[shared], weight, ranks[shared], most[shared])
     mean = weight @ single
     second = weight @ single**2
+    send = np.zeros(single.shape) if service.send_s is None else np.asarray(service.send_s, dtype=np.float64)
+    hidden = np.zeros(single.shape) if service.hidden_s is None else np.asarray(service.hidden_s, dtype=np.float64)
+    send_mean = weight @ send
     return _Pool(
-        single, weight, mean, np.maximum(second / mean**2 - 1, 0.0), service.arrival_cv2, alone, shared, passes
+        single=single,
+        weight=weight,
+        mean=mean,
+        cv2=np.maximum(second / mean**2 - 1, 0.0),
+        arrival_cv2=service.arrival_cv2,
+        alone=alone,
+        shared=shared,
+        passes=passes,
+        ranks=ranks,
+        send_mean_s=send_mean,
+        send_residual_s=weight @ send**2 / np.maximum(2 * send_mean, 1e-300),
+        hidden=np.broadcast_to(hidden, single.shape),
     )
 
 
 def _ceiling(pool: _Pool) -> Floats:
-    """Rate at which one replica is always busy, (C,)."""
+    """Rate at which one replica, or its network cards, are always busy, (C,)."""
     out: Floats = 1 / pool.mean
     if pool.passes is not None:
         out[pool.shared] = pool.passes.capacity_req_per_s
-    return out
+    return np.minimum(out, pool.ranks / np.maximum(pool.send_mean_s, 1e-300))
 
 
 def _grid(rate: ArrayLike, replicas: ArrayLike, candidates: int) -> tuple[Floats, Floats]:
@@ -171,8 +205,57 @@ def _grid(rate: ArrayLike, replicas: ArrayLike, candidates: int) -> tuple[Floats
     return np.broadcast_to(r, shape), np.broadcast_to(n, shape)
 
 
+def _sending(pool: _Pool, rate: Floats, replicas: Floats) -> tuple[Floats, Floats]:
+    """Busy share of the network cards of a rank, and mean wait of those who find them busy (M/G/1), (..., C)."""
+    busy = rate / (replicas * pool.ranks) * pool.send_mean_s
+    return busy, pool.send_residual_s / np.maximum(1 - busy, 1e-9)
+
+
 def _tail(pool: _Pool, t_s: Floats, rate: Floats, replicas: Floats, *, grouped: bool = True) -> Floats:
-    """P(wait + service > t) with t (1 or K, ..., C)."""
+    """P(wait + service + wait for the network cards > t) with t (1 or K, ..., C)."""
+    tail = _tail_computed(pool, t_s, rate, replicas, grouped=grouped)
+    busy, wait = _sending(pool, rate, replicas)
+    noticed = (busy > _QUIET) & (wait * EXPONENTIAL_NODES[-1][0] > pool.hidden.min(axis=0))
+    columns = np.flatnonzero(noticed.reshape(-1, noticed.shape[-1]).any(axis=0))
+    if not len(columns):
+        return tail
+    part = _columns(pool, columns)
+    hidden = part.hidden.reshape(len(pool.weight), *([1] * (rate.ndim - 1)), len(columns))
+    late = np.zeros((*rate.shape[:-1], len(columns)))
+    for x, share in EXPONENTIAL_NODES:
+        more = np.maximum(x * wait[..., columns] - hidden, 0.0)
+        late += share * _tail_computed(
+            part, t_s[..., columns] - more, rate[..., columns], replicas[..., columns], grouped=grouped
+        )
+    queued = np.minimum(busy[..., columns], 1.0)
+    tail[..., columns] = (1 - queued) * tail[..., columns] + queued * late
+    return np.where(busy < 1, tail, 1.0)
+
+
+def _columns(pool: _Pool, columns: NDArray[np.int64]) -> _Pool:
+    """Some of the layouts."""
+    at = np.full(pool.single.shape[1], -1)
+    at[columns] = np.arange(len(columns))
+    shared = pool.shared[at[pool.shared] >= 0]
+    passes = None
+    if pool.passes is not None and len(shared):
+        passes = take_columns(pool.passes, np.flatnonzero(at[pool.shared] >= 0))
+    return pool._replace(
+        single=pool.single[:, columns],
+        mean=pool.mean[columns],
+        cv2=pool.cv2[columns],
+        alone=at[pool.alone[at[pool.alone] >= 0]],
+        shared=at[shared],
+        passes=passes,
+        ranks=pool.ranks[columns],
+        send_mean_s=pool.send_mean_s[columns],
+        send_residual_s=pool.send_residual_s[columns],
+        hidden=pool.hidden[:, columns],
+    )
+
+
+def _tail_computed(pool: _Pool, t_s: Floats, rate: Floats, replicas: Floats, *, grouped: bool) -> Floats:
+    """P(wait + service > t)."""
     if pool.passes is None:
         return _tail_alone(pool, pool.alone, t_s, rate, replicas)
     out = np.empty(rate.shape)
@@ -270,6 +353,9 @@ def ttft_mean_s(
     rate, n = _grid(rate_req_per_s, replicas, pool.single.shape[1])
     extra = pool.weight @ np.broadcast_to(np.asarray(extra_s, dtype=np.float64), pool.single.shape)
     wait = prefill_wait(rate, n, pool.mean, pool.cv2, pool.arrival_cv2)
+    busy, sending = _sending(pool, rate, n)
+    hidden = pool.hidden.reshape(len(pool.weight), *([1] * (rate.ndim - 1)), -1)
+    delayed = busy * sending * np.tensordot(pool.weight, np.exp(-hidden / np.maximum(sending, 1e-300)), axes=(0, 0))
     mean = wait.mean_wait_s + pool.mean
     stable = rate < n * _ceiling(pool)
     if pool.passes is not None:
@@ -282,10 +368,10 @@ def ttft_mean_s(
         for u, width in zip(middle, np.diff(edges), strict=True):
             t = np.zeros(rate.shape)
             t[..., part] = u * top
-            sums += _tail(pool, t[None], rate, n)[..., part] * width * top
+            sums += _tail_computed(pool, t[None], rate, n, grouped=True)[..., part] * width * top
         mean = np.array(mean)
         mean[..., part] = sums
-    return np.where(stable, mean + extra, np.inf)
+    return np.where(stable, mean + delayed + extra, np.inf)
 
 
 def _upper(pool: _Pool, q: float, rate: Floats, replicas: Floats) -> Floats:
@@ -303,7 +389,9 @@ def _upper(pool: _Pool, q: float, rate: Floats, replicas: Floats) -> Floats:
             if not late.any():
                 break
             top = np.where(late, 2 * top, top)
-    return np.asarray(top, dtype=np.float64)
+    busy, sending = _sending(pool, rate, replicas)
+    sending = np.where(busy < 1, sending, 0.0)
+    return np.asarray(top + EXPONENTIAL_NODES[-1][0] * sending, dtype=np.float64)
 
 
 def ttft_quantile_s(

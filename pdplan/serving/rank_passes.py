@@ -26,7 +26,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from pdplan.serving.normal import normal_tail
 
-__all__ = ["RankPasses", "erlang_b", "mean_pass_at", "rank_passes", "rank_ttft_tail", "requests_of_full_pass"]
+__all__ = [
+    "EXPONENTIAL_NODES",
+    "RankPasses",
+    "erlang_b",
+    "mean_pass_at",
+    "rank_passes",
+    "rank_ttft_tail",
+    "requests_of_full_pass",
+    "take_columns",
+]
 
 Floats = NDArray[np.float64]
 _LOADS = 48
@@ -44,7 +53,7 @@ _THREE_Z = ((-1.2116, 5 / 18), (0.0, 8 / 18), (1.2116, 5 / 18))
 """The same levels as standard normal quantiles."""
 _NOISE = ((-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6))
 """Gauss-Hermite rule for a standard normal."""
-_EXPONENTIAL = ((0.4157745568, 0.7110930099), (2.2942803603, 0.2785177336), (6.2899450829, 0.0103892565))
+EXPONENTIAL_NODES = ((0.4157745568, 0.7110930099), (2.2942803603, 0.2785177336), (6.2899450829, 0.0103892565))
 """Gauss-Laguerre rule for an exponential of mean one."""
 _NEGLIGIBLE = 1e-4
 
@@ -224,6 +233,17 @@ def rank_passes(
     )
 
 
+def take_columns(passes: RankPasses, columns: NDArray[np.int64]) -> RankPasses:
+    """Some of the layouts."""
+    kept = {
+        name: getattr(passes, name)[..., columns]
+        for name in RankPasses._fields
+        if name not in ("squares", "order", "group", "weight")
+    }
+    aa, ab, bb = passes.squares
+    return passes._replace(squares=(aa[columns], ab[columns], bb[columns]), **kept)
+
+
 def _read(table: Floats, position: Floats) -> Floats:
     """Linear interpolation of an (L, C) table at fractional rows (..., C)."""
     row = np.clip(position.astype(np.int64), 0, len(table) - 2)
@@ -350,7 +370,7 @@ def rank_ttft_tail(
     if np.any(left > _NEGLIGIBLE):
         later = sum(
             share * _joined(passes, now, rate_req_per_s / replicas, t - x * now.left_s, own, shared, weight)
-            for x, share in _EXPONENTIAL
+            for x, share in EXPONENTIAL_NODES
         )
         busy = (1 - left) * busy + left * later
     tail = tail + now.all_busy * busy
