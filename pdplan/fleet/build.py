@@ -218,7 +218,7 @@ def _prefill_pools(
                 need = 1.5 * prefill.prefill_utilisation(scenario.rate_req_per_s, 1, model.service(scenario)) + 1.0
                 grid = _replica_grid(np.minimum(need, 512.0))
                 rates = _grid_rates(scenario, model, grid, targets, first)
-                done[path] = mine[keep], grid, rates, model.kv_bytes_per_request, scenario.mix.weight @ model.transfer_s
+                done[path] = mine[keep], grid, rates, model.kv_bytes_per_request, model.weight @ model.transfer_s
             kept, grid, rates, size, sent = done[path]
             for column, i in enumerate(kept):
                 table = _table(grid[:, column], rates[:, column])
@@ -252,7 +252,7 @@ def _undominated(scenario: Scenario, layouts: Layouts, model: PrefillModel) -> N
     """
     cards, ranks = layouts.cards_per_replica, model.ranks
     total = model.single_s + model.extra_s
-    order = np.lexsort((scenario.mix.weight @ model.full_s, cards))
+    order = np.lexsort((model.weight @ model.full_s, cards))
     kept: list[int] = []
     for b in order:
         beaten = False
@@ -402,7 +402,6 @@ def floors(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) 
         l = c.layouts  # noqa: E741
         return f"{fleet.machines[int(l.machine[i])].node.id} with tp {l.tp[i]}, pp {l.pp[i]}, attention-dp {l.attention_dp[i]}"
 
-    mix = scenario.mix
     roles = ("colocated",) if mode == "colocated" else ("prefill", "decode")
     for role in roles:
         part = candidates.take(candidates.role == role)
@@ -419,10 +418,9 @@ def floors(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) 
             same = prefill_model(scenario, fleet, part.layouts, None, same_site=True)
             overhead = fleet.latency.engine_constants["request_overhead_ms"]
             own = same.single_s + (same.extra_s if role == "prefill" else overhead)
-            order = np.argsort(mix.input_tokens)
-            share = np.cumsum(mix.weight[order])
+            share = np.cumsum(same.weight)
             for target in scenario.ttft_targets():
-                at = order[min(int(np.searchsorted(share, target.percentile / 100 - 1e-9)), len(order) - 1)]
+                at = min(int(np.searchsorted(share, target.percentile / 100 - 1e-9)), len(share) - 1)
                 best = int(np.argmin(own[at]))
                 if (
                     own[at, best] + (_first_step_s(scenario, fleet) if role == "prefill" else 0.0)
@@ -434,7 +432,7 @@ def floors(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) 
                         target.limit_s,
                         nearest,
                         f"TTFT {target.label} <= {target.limit_s:g} s cannot be met by any allowed machine: prefill of one "
-                        f"{mix.input_tokens[at]:.0f}-token request alone takes {own[at, best]:.3g} s on the fastest "
+                        f"{same.input_tokens[at]:.0f}-token request alone takes {own[at, best]:.3g} s on the fastest "
                         f"({label(part, best)}); the nearest target is about {nearest:.3g} s; more nodes do not help",
                     )
         if role != "prefill":

@@ -182,7 +182,7 @@ def _prefill_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec, first_step_
         memory=_memory(fleet, layouts, held, longest, 0.0),
         ttft_tail=tail,
         ttft_mean_s=_scalar(prefill.ttft_mean_s(rate, replicas, service, extra_s=extra)),
-        transfer_mean_s=float(mix.weight @ model.transfer_s[:, 0]),
+        transfer_mean_s=float(model.weight @ model.transfer_s[:, 0]),
         kv_bytes_per_request=_scalar(model.kv_bytes_per_request),
         prefill_work_frac=1.0,
         stable=rho < 1,

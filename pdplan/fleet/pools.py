@@ -18,6 +18,7 @@ from pdplan.scenario.resolve import Scenario, SiteLink, Target
 from pdplan.serving.colocated import ColocatedModel
 from pdplan.serving.prefill import PrefillService
 from pdplan.serving.rank_passes import requests_of_full_pass
+from pdplan.workload.mix import RequestMix
 
 __all__ = [
     "BATCH_GRID",
@@ -51,6 +52,10 @@ def link_between(scenario: Scenario, a: str, b: str) -> SiteLink | None:
 class PrefillModel:
     """Prefill of the scenario's mix on C layouts, sending to one place."""
 
+    input_tokens: Floats
+    """Of K prompts that stand for the mix, in order of the tokens to compute, (K,)."""
+    weight: Floats
+    """Their shares, (K,)."""
     single_s: Floats
     """Time the replica is taken by a request alone in its pass, (K, C)."""
     full_s: Floats
@@ -75,6 +80,8 @@ class PrefillModel:
     def take(self, index: NDArray[np.int64]) -> PrefillModel:
         """The candidates at `index`."""
         return PrefillModel(
+            input_tokens=self.input_tokens,
+            weight=self.weight,
             single_s=self.single_s[:, index],
             full_s=self.full_s[:, index],
             fixed_s=self.fixed_s[index],
@@ -91,7 +98,7 @@ class PrefillModel:
         """What the queueing formulas want to know."""
         return PrefillService(
             service_s=self.single_s,
-            weight=scenario.mix.weight,
+            weight=self.weight,
             ranks=self.ranks,
             full_s=self.full_s,
             fixed_s=self.fixed_s,
@@ -100,6 +107,23 @@ class PrefillModel:
             send_s=self.send_s,
             hidden_s=self.hidden_s,
         )
+
+
+_PROMPTS = np.concatenate([np.linspace(0, 0.9, 91)[1:], np.linspace(0.9, 0.99, 31)[1:], np.linspace(0.99, 1, 11)[1:-1]])
+"""Cumulative shares at which prompts of similar length are taken together, finer where percentiles are asked."""
+
+
+def _prompts(mix: RequestMix) -> tuple[Floats, Floats, Floats]:
+    """New tokens, cached tokens and share of at most 130 prompts that stand for the mix."""
+    order = np.lexsort((mix.cached_tokens, mix.new_tokens))
+    weight = mix.weight[order]
+    group = np.searchsorted(_PROMPTS, np.cumsum(weight) - weight / 2)
+    group = np.unique(group, return_inverse=True)[1]
+    share = np.asarray(np.bincount(group, weights=weight), dtype=np.float64)
+    new, cached = (
+        np.bincount(group, weights=weight * tokens[order]) / share for tokens in (mix.new_tokens, mix.cached_tokens)
+    )
+    return new, cached, share
 
 
 def prefill_model(
@@ -112,14 +136,15 @@ def prefill_model(
     between passes, the request the whole pass.
     """
     latency, mix = fleet.latency, scenario.mix
-    new, cached = mix.new_tokens[:, None], mix.cached_tokens[:, None]
+    tokens, held, weight = _prompts(mix)
+    new, cached = tokens[:, None], held[:, None]
     budget = float(scenario.engine.prefill_token_budget)
     fixed = np.broadcast_to(latency.prefill_interval_s(layouts, 1.0, 0.0, 1.0), (len(layouts),))
     more = (np.ceil(new / budget) - 1) * fixed
     single = latency.prefill_interval_s(layouts, new, cached, 1.0) + more
     full = np.maximum(latency.prefill_interval_s(layouts, new, cached, layouts.attention_dp) + more, single)
     resident = latency.max_batch(layouts, float(mix.mean(mix.input_tokens)))
-    taken = np.minimum(requests_of_full_pass(layouts.attention_dp, budget, mix.new_tokens, mix.weight), resident)
+    taken = np.minimum(requests_of_full_pass(layouts.attention_dp, budget, tokens, weight), resident)
     passes = single * layouts.pp
     size = np.broadcast_to(latency.kv_transfer_bytes(layouts, new), single.shape)
     path = np.inf
@@ -141,6 +166,8 @@ def prefill_model(
     )
     overhead = latency.engine_constants["request_overhead_ms"]
     return PrefillModel(
+        input_tokens=tokens + held,
+        weight=weight,
         single_s=single,
         full_s=full,
         fixed_s=fixed,
@@ -150,7 +177,7 @@ def prefill_model(
         transfer_s=transfer,
         send_s=stream,
         hidden_s=np.maximum(passes - stream + stream / scenario.model.layers, 0.0),
-        kv_bytes_per_request=mix.weight @ size,
+        kv_bytes_per_request=weight @ size,
     )
 
 

@@ -119,9 +119,10 @@ def _prefill(scenario: Scenario, fleet: Fleet, pool: Pool, name: str, router: Ro
     most_cached = float(mix.cached_tokens.max())
     cached = np.concatenate([[0.0], _spread(64.0, most_cached, 8)]) if most_cached >= 1 else np.zeros(1)
     table = latency.prefill_interval_s(layouts, new[:, None, None], cached[:, None], 1.0)[..., 0]
-    mean = float(mix.mean(mix.new_tokens))
+    # A line through zero tokens that has the mix's mean: windows and states make the bytes bend.
     fixed_bytes = _scalar(latency.kv_transfer_bytes(layouts, 0.0))
-    per_token = (_scalar(latency.kv_transfer_bytes(layouts, mean)) - fixed_bytes) / mean
+    mean_bytes = float(mix.weight @ latency.kv_transfer_bytes(layouts, mix.new_tokens[:, None])[:, 0])
+    per_token = (mean_bytes - fixed_bytes) / float(mix.mean(mix.new_tokens))
     # The network cards of all ranks, played as one.
     nic = (
         _scalar(latency.nic_bandwidth_bytes_per_s(layouts))

@@ -411,7 +411,9 @@ def _step_groups(model: ColocatedModel) -> tuple[Floats, Floats]:
     return total[:, None] / inverse, total / total.sum()
 
 
-def _tpot_spread(state: ColocatedState, model: ColocatedModel) -> tuple[Floats, Floats, Floats]:
+def _tpot_spread(
+    state: ColocatedState, model: ColocatedModel, groups: tuple[Floats, Floats] | None = None
+) -> tuple[Floats, Floats, Floats]:
     """Mean and variance (G, ..., C) of a request's own average iteration by steps, weight (G,)."""
     iteration = np.where(state.stable, state.iteration_s, 1.0)
     stretch = np.maximum(1 - state.prefill_share, 1e-9)
@@ -421,7 +423,7 @@ def _tpot_spread(state: ColocatedState, model: ColocatedModel) -> tuple[Floats, 
     # Tokens are made where there are many sequences, more often than where there are few.
     crowd_mean = slope * variance / np.maximum(batch, 1e-9)
     crowd = slope**2 * variance * life_factor(model.base_s / stretch, iteration)
-    steps, weight = _step_groups(model)
+    steps, weight = groups or _step_groups(model)
     x = _expand(steps, iteration) / state.correlation_steps
     fading = -np.expm1(-x) / x
     own = 2 * (x + np.expm1(-x)) / x**2
@@ -507,7 +509,7 @@ def colocated_capacity_req_per_s(
         if not (0 < q < 1 and limit > 0):
             raise ValueError(f"target (q={q!r}, limit={limit!r} s): 0 < q < 1 and a positive limit are accepted")
     most = np.broadcast_to(np.asarray(max_batch, dtype=np.float64), model.base_s.shape)
-    m = _moments(model)
+    m, groups = _moments(model), _step_groups(model)
 
     def met(rate: Floats) -> NDArray[np.bool_]:
         state = _state(rate, model, m)
@@ -521,7 +523,7 @@ def colocated_capacity_req_per_s(
         for q, limit in ttft_targets:
             ok &= _ttft_tail(limit - np.asarray(extra_s), state, own, m) <= (1 - q) * (1 - _UNEVEN)
         if tpot_targets:
-            spread = _tpot_spread(state, model)
+            spread = _tpot_spread(state, model, groups)
         for q, limit in tpot_targets:
             ok &= _tpot_tail(np.asarray(limit * model.tokens_per_step), state, model, spread) <= (1 - q) * (1 - _UNEVEN)
         return ok

@@ -48,12 +48,12 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 MAX_UTILISATION = 0.95
-_BISECTIONS = 18
+_BISECTIONS = 15
 _MEAN_NODES = 96
 _SLACK = 1e-12
 """Of a tail probability, against rounding."""
-_QUIET = 1e-3
-"""Busy share of network cards below which nobody waits for them."""
+_QUIET = 3e-3
+"""Mean wait for network cards, relative to a pass, below which it is left out."""
 _UNEVEN = 0.01
 """Headroom of capacities with ranks, relative to the share that may be late: interpolation in tables makes a tail dip by up
 to 0.0005 as the rate grows, and at a rate below its capacity a pool must meet its targets."""
@@ -208,14 +208,15 @@ def _grid(rate: ArrayLike, replicas: ArrayLike, candidates: int) -> tuple[Floats
 def _sending(pool: _Pool, rate: Floats, replicas: Floats) -> tuple[Floats, Floats]:
     """Busy share of the network cards of a rank, and mean wait of those who find them busy (M/G/1), (..., C)."""
     busy = rate / (replicas * pool.ranks) * pool.send_mean_s
-    return busy, pool.send_residual_s / np.maximum(1 - busy, 1e-9)
+    return busy, np.maximum(pool.send_residual_s, 1e-12) / np.maximum(1 - busy, 1e-9)
 
 
 def _tail(pool: _Pool, t_s: Floats, rate: Floats, replicas: Floats, *, grouped: bool = True) -> Floats:
     """P(wait + service + wait for the network cards > t) with t (1 or K, ..., C)."""
     tail = _tail_computed(pool, t_s, rate, replicas, grouped=grouped)
     busy, wait = _sending(pool, rate, replicas)
-    noticed = (busy > _QUIET) & (wait * EXPONENTIAL_NODES[-1][0] > pool.hidden.min(axis=0))
+    delay = busy * wait * np.exp(-(pool.weight @ pool.hidden) / wait)
+    noticed = delay > _QUIET * pool.mean
     columns = np.flatnonzero(noticed.reshape(-1, noticed.shape[-1]).any(axis=0))
     if not len(columns):
         return tail
@@ -437,30 +438,45 @@ def prefill_capacity_req_per_s(
     Returns
     -------
     ndarray (N, C)
-        0 where the unloaded latency already breaks a target. Found from below to 2^-18 of the rate at the cap.
+        0 where the unloaded latency already breaks a target. Found from below to 2^-15 of the rate at the cap.
     """
     for q, limit in targets:
         if not (0 < q < 1 and limit > 0):
             raise ValueError(f"target (q={q!r}, limit={limit!r} s): 0 < q < 1 and a positive limit are accepted")
     pool = _pool(service)
     n = np.asarray(replicas, dtype=np.float64)
-    n = np.broadcast_to(n if n.ndim == 2 else n[:, None], (len(n), pool.single.shape[1]))
+    n = np.array(np.broadcast_to(n if n.ndim == 2 else n[:, None], (len(n), pool.single.shape[1])))
     extra = _after(extra_s, pool, 2)
+    out = np.zeros(n.shape)
+    # Layouts that miss a target when idle are left out of the search.
+    idle = _met(pool, targets, n[-1:] * _ceiling(pool) * 1e-6, n[-1:], extra)[0]
+    columns = np.flatnonzero(idle)
+    if len(columns):
+        out[:, columns] = _search(_columns(pool, columns), targets, n[:, columns], extra[..., columns], max_utilisation)
+    return out
 
+
+def _met(
+    pool: _Pool, targets: Sequence[tuple[float, float]], rate: Floats, replicas: Floats, extra: Floats
+) -> NDArray[np.bool_]:
+    """Whether every target holds, (N, C)."""
     uneven = np.zeros(pool.single.shape[1])
     uneven[pool.shared] = _UNEVEN
+    ok = np.ones(rate.shape, dtype=np.bool_)
+    for q, limit in targets:
+        ok &= _tail(pool, limit - extra, rate, replicas) <= (1 - q) * (1 - uneven) + _SLACK
+    return ok
 
-    def met(rate: Floats) -> NDArray[np.bool_]:
-        ok = np.ones(rate.shape, dtype=np.bool_)
-        for q, limit in targets:
-            ok &= _tail(pool, limit - extra, rate, n) <= (1 - q) * (1 - uneven) + _SLACK
-        return ok
 
+def _search(
+    pool: _Pool, targets: Sequence[tuple[float, float]], n: Floats, extra: Floats, max_utilisation: float
+) -> Floats:
+    """The capacity of each pool, from below, (N, C)."""
     ceiling = n * _ceiling(pool) * max_utilisation
     low, high = np.zeros(ceiling.shape), ceiling.copy()
-    low = np.where(met(ceiling), ceiling, low)
+    low = np.where(_met(pool, targets, ceiling, n, extra), ceiling, low)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        good = met(middle)
+        good = _met(pool, targets, middle, n, extra)
         low, high = np.where(good, middle, low), np.where(good, high, middle)
     return np.where(low > ceiling * 1e-6, low, 0.0)

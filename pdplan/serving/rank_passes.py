@@ -45,14 +45,14 @@ _CELLS = 512
 """Cells of the tabulated distribution of a request's own work."""
 _RECURSION_LIMIT = 64
 """Above this many servers the closed form with the incomplete gamma function is cheaper than the recursion."""
-_EDGES = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995])
+_EDGES = np.array([0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 0.995])
 """Cumulative shares at which support points are grouped, finer where percentiles are asked."""
-_THREE = ((0.1127016653792583, 5 / 18), (0.5, 8 / 18), (0.8872983346207417, 5 / 18))
-"""Gauss-Legendre rule on (0, 1)."""
-_THREE_Z = ((-1.2116, 5 / 18), (0.0, 8 / 18), (1.2116, 5 / 18))
-"""The same levels as standard normal quantiles."""
-_NOISE = ((-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6))
-"""Gauss-Hermite rule for a standard normal."""
+_POSITIONS = (0.5 - 0.5 / math.sqrt(3), 0.5 + 0.5 / math.sqrt(3))
+"""Gauss-Legendre levels of equal weight on (0, 1)."""
+_LENGTHS = ((-1.2116, 5 / 18), (0.0, 8 / 18), (1.2116, 5 / 18))
+"""Gauss-Legendre rule on (0, 1) with its levels as standard normal quantiles."""
+_NOISE = (-1.0, 1.0)
+"""Gauss-Hermite points of equal weight for a standard normal."""
 EXPONENTIAL_NODES = ((0.4157745568, 0.7110930099), (2.2942803603, 0.2785177336), (6.2899450829, 0.0103892565))
 """Gauss-Laguerre rule for an exponential of mean one."""
 _NEGLIGIBLE = 1e-4
@@ -367,12 +367,17 @@ def rank_ttft_tail(
         t, own, shared, weight = _groups(passes, t_s, grouped=True)
     busy = _joined(passes, now, rate_req_per_s / replicas, t, own, shared, weight)
     left = now.left_probability
-    if np.any(left > _NEGLIGIBLE):
-        later = sum(
-            share * _joined(passes, now, rate_req_per_s / replicas, t - x * now.left_s, own, shared, weight)
-            for x, share in EXPONENTIAL_NODES
-        )
-        busy = (1 - left) * busy + left * later
+    columns = np.flatnonzero((left > _NEGLIGIBLE).reshape(-1, left.shape[-1]).any(axis=0))
+    if len(columns):
+        part = take_columns(passes, columns)
+        some = _Waiting(*(values[..., columns] for values in now))
+        each = (rate_req_per_s / replicas)[..., columns]
+        later = np.zeros(each.shape)
+        for x, share in EXPONENTIAL_NODES:
+            less = t[..., columns] - x * some.left_s
+            later += share * _joined(part, some, each, less, own[..., columns], shared[..., columns], weight)
+        gone = some.left_probability
+        busy[..., columns] = (1 - gone) * busy[..., columns] + gone * later
     tail = tail + now.all_busy * busy
     return np.where(rate_req_per_s / replicas < passes.capacity_req_per_s, tail, 1.0)
 
@@ -385,7 +390,7 @@ def _joined(
     columns = np.arange(passes.cells.shape[1])
     ninth = 1 / (9 * now.pass_shape)
     tail = np.zeros(each.shape)
-    for z, share in _THREE_Z:
+    for z, share in _LENGTHS:
         length = now.pass_mean_s * np.maximum(1 - ninth + z * np.sqrt(ninth), 0.0) ** 3
         others = np.clip(each * length - 1 + now.spread, 1e-9, passes.most)
         filled = _filled(others, passes.ranks)
@@ -398,13 +403,13 @@ def _joined(
         longest = _read(passes.longest_s, _row(others, passes.most))
         together = others * passes.shared_mean_s
         rest = np.maximum(together - longest * (1 / passes.hot - 1), 0.0)
-        for level, part in _THREE:
-            for n, chance in _NOISE:
+        for level in _POSITIONS:
+            for n in _NOISE:
                 room = t - passes.fixed_s - shared - now.part * level * length - n * noise
                 cell = passes.hot * (room - rest - stacked) / passes.cell_s
                 index = np.clip(cell, 0.0, float(_CELLS)).astype(np.int64)
                 within = np.where(cell >= 0, passes.cells[index, columns], 0.0)
-                in_time = (1 - taken * (1 - within)) ** passes.ranks
+                in_time = np.exp(passes.ranks * np.log1p(-np.minimum(taken * (1 - within), 1 - 1e-15)))
                 late = np.where(room - together >= own, 1 - in_time, 1.0)
-                tail += share * part * chance * np.tensordot(weight, late, axes=(0, 0))
+                tail += share / 4 * np.tensordot(weight, late, axes=(0, 0))
     return tail
