@@ -185,7 +185,7 @@ def _purchases(scenario: Scenario, solved: Solved) -> tuple[Purchase, ...]:
         for offer in site.offers:
             key = (site.name, offer.node.id)
             used = sum(n for (s, _, h), n in solved.solution.nodes.items() if (s, h) == key)
-            bought = solved.solution.bought.get(key, 0)
+            bought = solved.solution.bought.get((*key, ""), 0)
             if not used and not bought:
                 continue
             owned = max(min(used, offer.owned_nodes), used - bought, 0)

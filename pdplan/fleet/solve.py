@@ -1,16 +1,31 @@
-"""Solve a fleet problem: build, solve, round exactly, check; or say in words why it cannot be met."""
+"""Solve a fleet problem: reduce, build, solve (all-integer, or relaxed with exact rounding), or say why it cannot be met."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pdplan.errors import InfeasibleError, InputError, PdplanError, Reason, SolverError
-from pdplan.fleet.formulation import Variables, build, cards_terms, cost_terms, node_terms, objective_terms, power_terms
+from pdplan.errors import InputError, SolverError
+from pdplan.fleet.audit import cost_usd_per_hour
+from pdplan.fleet.explain import explain
+from pdplan.fleet.extract import first_stage, state_solution
+from pdplan.fleet.formulation import Part
+from pdplan.fleet.greedy import greedy
+from pdplan.fleet.limits import build, goal_terms
 from pdplan.fleet.problem import FleetProblem
-from pdplan.fleet.solver import Outcome, Program
+from pdplan.fleet.reduce import expand, reduce_states
+from pdplan.fleet.rounding import solve_by_states
+from pdplan.fleet.shape import Shape
+from pdplan.fleet.solution import FleetSolution, StateSolution
+from pdplan.fleet.solver import Outcome
 
-__all__ = ["FleetSolution", "SolveOptions", "solve", "solve_fleet"]
+__all__ = ["FleetSolution", "SolveOptions", "StateSolution", "solve", "solve_fleet"]
+
+ALL_INTEGER_POOL_STATES = 1500
+"""Up to so many pools x states all counts are whole from the start; beyond, states are relaxed and rounded."""
+THROUGHPUT_STEP = 1e-3
+"""The largest multiple of the demand is found to this fraction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,92 +35,10 @@ class SolveOptions:
     solver: str = "highs"
     time_limit_s: float = 60.0
     gap: float = 1e-4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSolution:
-    """Integers and flows of a plan."""
-
-    proof: str
-    """optimal (gap reached, with the solver's proof) or feasible."""
-    replicas: Mapping[str, int]
-    flow_req_per_s: Mapping[str, float]
-    nodes: Mapping[tuple[str, str, str], int]
-    """(site, role, node type) -> nodes in use."""
-    bought: Mapping[tuple[str, str], int]
-    """(site, node type) -> nodes bought, beyond those owned."""
-    link_units: Mapping[int, int]
-    """Index into problem.links -> units."""
-    objective: float
-    bound: float
-    gap: float
-    solver: str
-    variables: int
-    constraints: int
-    time_s: float
-
-
-def _require_solvable(problem: FleetProblem) -> None:
-    """Refuse what the program does not model or cannot tell apart, instead of leaving it out in silence."""
-    faults = []
-    if len(problem.states) != 1:
-        faults.append(f"states: {len(problem.states)} given; the program solves exactly one operating state")
-    for state in problem.states:
-        for name in ("lost_nodes", "lost_sites", "lost_links", "lost_link_units", "band_frac", "variant"):
-            if getattr(state, name):
-                faults.append(f"states.{state.id}.{name}: is not modelled; leave it empty and scale the stock instead")
-    ids = [pool.id for pool in problem.pools]
-    faults += [
-        f"pools: id {one!r} is used twice; ids must differ" for one in sorted({i for i in ids if ids.count(i) > 1})
-    ]
-    offered = {(offer.site, offer.node_type) for offer in problem.offers}
-    if len(offered) < len(problem.offers):
-        faults.append("offers: a site offers the same node type twice; merge the entries")
-    lanes = {lane.id for lane in problem.lanes}
-    for pool in problem.pools:
-        if (pool.site, pool.node_type) not in offered:
-            faults.append(f"pools.{pool.id}: no offer of {pool.node_type!r} at {pool.site!r}; add one to offers")
-        if pool.lane not in lanes:
-            faults.append(f"pools.{pool.id}.lane: {pool.lane!r} is not one of {', '.join(sorted(lanes))}")
-    if faults:
-        raise InputError(*faults)
-
-
-def _whole(value: float) -> int:
-    nearest = round(value)
-    if abs(value - nearest) > 1e-4:
-        raise PdplanError(f"the solver returned {value!r} for an integer")
-    return nearest
-
-
-def _solution(problem: FleetProblem, program: Program, v: Variables, outcome: Outcome, solver: str) -> FleetSolution:
-    values = outcome.value
-    replicas = {pool.id: _whole(values[v.replicas[pool.id]]) for pool in problem.pools}
-    flows = {pool.id: max(values[v.flow[pool.id]], 0.0) for pool in problem.pools}
-    nodes: dict[tuple[str, str, str], int] = {}
-    for site in problem.sites:
-        for role in ("prefill", "decode", "colocated"):
-            for offer in problem.offers:
-                if offer.site == site.id:
-                    terms = node_terms(problem, v, site=site.id, role=role, node_type=offer.node_type)
-                    if count := sum(_whole(values[name]) for name, _ in terms):
-                        nodes[site.id, role, offer.node_type] = count
-    variables, constraints = program.size
-    return FleetSolution(
-        proof=outcome.proof,
-        replicas={k: n for k, n in replicas.items() if n},
-        flow_req_per_s={k: x for k, x in flows.items() if replicas[k] and x > 1e-9},
-        nodes=nodes,
-        bought={k: n for k, name in v.bought.items() if (n := _whole(values[name]))},
-        link_units={i: _whole(values[name]) for i, name in v.links.items()},
-        objective=outcome.objective,
-        bound=outcome.bound,
-        gap=outcome.gap,
-        solver=solver,
-        variables=variables,
-        constraints=constraints,
-        time_s=outcome.time_s,
-    )
+    log_file: str | None = None
+    """The solver's own log is appended here."""
+    method: str = "auto"
+    """auto, exact (every count whole from the start) or states (relaxed, then rounded state by state)."""
 
 
 def solve_fleet(
@@ -113,161 +46,187 @@ def solve_fleet(
 ) -> FleetSolution:
     """The best plan, or why there is none.
 
-    A plan by cards or power is made the cheapest of its kind by a second solve with the optimum fixed.
+    A plan by anything but cost is made the cheapest of its kind at last, with its optimum fixed. Where the solver stops
+    without any plan, a simple constructive plan is returned if there is one, with proof ``greedy``.
 
     Raises
     ------
     InfeasibleError
         With the requirements that break it and, for each, the nearest value that works.
     SolverError
-        The solver stopped without a plan.
+        The solver stopped without a plan, and no simple plan meets every constraint.
     InputError
-        The problem holds what the program does not model, or contradicts itself.
+        The problem contradicts itself.
     """
-    _require_solvable(problem)
     options = options or SolveOptions()
-    goal = objective or problem.objective
-    program, v = build(problem)
-    program.minimise(objective_terms(problem, v, goal))
-    outcome = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=options.gap)
-    if outcome.proof == "infeasible":
-        raise explain(problem, options)
-    if goal != "cost":
-        first = outcome
-        program.row("goal", objective_terms(problem, v, goal), "<=", first.objective * (1 + 1e-9) + 1e-9)
-        program.minimise(cost_terms(problem, v))
-        try:
-            second = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=options.gap)
-        except SolverError:  # the plan of the first solve stands, without proof of being the cheapest of its kind
-            return _solution(problem, program, v, replace(first, proof="feasible"), options.solver)
-        if second.proof != "infeasible":
-            outcome = replace(
-                first,
-                value=second.value,
-                time_s=first.time_s + second.time_s,
-                proof="optimal" if first.proof == second.proof == "optimal" else "feasible",
-            )
-    return _solution(problem, program, v, outcome, options.solver)
-
-
-def _probe(program: Program, options: SolveOptions) -> Outcome | None:
-    """A solve that only looks for a reason: None where it is infeasible or stopped without a plan."""
+    if objective is not None:
+        problem = replace(problem, objective=objective)  # type: ignore[arg-type]
+    Shape(problem)  # the whole problem is checked, also the states that are left out below
+    if problem.objective == "throughput":
+        return _most_throughput(problem, options)
+    began = time.perf_counter()
+    reduced = reduce_states(problem)
+    shape = Shape(reduced.problem)
     try:
+        found = _solve(shape, options)
+    except SolverError:
+        simple = greedy(shape)
+        if simple is None:
+            raise
+        found = simple
+    if found is None:
+        raise explain(problem, lambda trial, goal: _probe(trial, goal, options))
+    states = expand(problem, reduced, found.states)
+    return replace(found, states=states, time_s=time.perf_counter() - began)
+
+
+def _solve(shape: Shape, options: SolveOptions) -> FleetSolution | None:
+    """The reduced problem; None where it cannot be met."""
+    problem = shape.problem
+    large = len(problem.pools) * len(problem.states) > ALL_INTEGER_POOL_STATES
+    by_states = options.method == "states" or (options.method == "auto" and large and len(problem.states) > 1)
+    if by_states and problem.objective == "cost" and not problem.then:
+        return solve_by_states(
+            shape, solver=options.solver, time_limit_s=options.time_limit_s, gap=options.gap, log_file=options.log_file
+        )
+    return _solve_exactly(shape, options)
+
+
+def _solve_exactly(shape: Shape, options: SolveOptions) -> FleetSolution | None:
+    """All counts whole from the start; objectives in turn."""
+    problem = shape.problem
+    part = Part(states=tuple(range(len(problem.states))))
+    program, v = build(shape, part)
+    goals = [(str(problem.objective), 0.0), *((str(name), slack) for name, slack in problem.then)]
+    if all(name != "cost" for name, _ in goals):
+        goals.append(("cost", 0.0))
+    first: Outcome | None = None
+    outcome: Outcome | None = None
+    proof = "optimal"
+    terms: list[tuple[str, float]] = []
+    for turn, (name, slack) in enumerate(goals):
+        if outcome is not None:
+            # The one before may get worse by the stated fraction, and by the tolerance it was found with.
+            most = outcome.objective * (1 + slack + 1e-9) + 1e-9
+            program.row("goal", terms, "<=", most)
+        terms = goal_terms(program, v, shape, part, name)
+        program.minimise(terms)
+        try:
+            now = program.solve(
+                solver=options.solver, time_limit_s=options.time_limit_s, gap=options.gap, log_file=options.log_file
+            )
+        except SolverError:
+            if turn == 0:
+                raise
+            proof = "feasible"  # the plan so far stands, without proof for the rest
+            break
+        if now.proof == "infeasible":
+            if turn == 0:
+                return None
+            proof = "feasible"
+            break
+        outcome = now
+        first = first or now
+        proof = proof if now.proof == "optimal" else "feasible"
+    assert first is not None and outcome is not None
+    chosen = first_stage(v, outcome.value)
+    offers = problem.offers
+    key = {o: (offer.site, offer.node_type, offer.term) for o, offer in enumerate(offers)}
+    variables, constraints = program.size
+    found = FleetSolution(
+        proof=proof,
+        states=tuple(state_solution(shape, v, outcome.value, w) for w in part.states),
+        bought_by_phase={(*key[o], p): n for (o, p), n in chosen.buy.items() if n},
+        kept={key[o]: n for o, n in chosen.kept.items() if n},
+        links_by_phase=chosen.links,
+        objective=first.objective,
+        bound=first.bound,
+        gap=first.gap,
+        solver=options.solver,
+        variables=variables,
+        constraints=constraints,
+        time_s=first.time_s,
+    )
+    return replace(found, cost_usd_per_hour=cost_usd_per_hour(problem, found))
+
+
+def _probe(problem: FleetProblem, goal: str, options: SolveOptions) -> FleetSolution | None:
+    """A solve that only looks for a reason: None where it is infeasible or stopped without a plan."""
+    reduced = reduce_states(replace(problem, objective=goal, then=()))  # type: ignore[arg-type]
+    shape = Shape(reduced.problem)
+    part = Part(states=tuple(range(len(shape.problem.states))))
+    try:
+        program, v = build(shape, part)
+        program.minimise(goal_terms(program, v, shape, part, goal))
         outcome = program.solve(solver=options.solver, time_limit_s=options.time_limit_s, gap=1e-3)
     except SolverError:
         return None
-    return None if outcome.proof == "infeasible" else outcome
+    if outcome.proof == "infeasible":
+        return None
+    chosen = first_stage(v, outcome.value)
+    return FleetSolution(
+        proof=outcome.proof,
+        states=expand(problem, reduced, tuple(state_solution(shape, v, outcome.value, w) for w in part.states)),
+        bought_by_phase={},
+        kept={},
+        links_by_phase=chosen.links,
+        objective=outcome.objective,
+        bound=outcome.bound,
+        gap=outcome.gap,
+        solver=options.solver,
+        variables=0,
+        constraints=0,
+        time_s=outcome.time_s,
+    )
 
 
-def _relaxed_value(problem: FleetProblem, options: SolveOptions, terms_of: str) -> float | None:
-    """Least cost, power or cards of a relaxed problem; None where it is infeasible still."""
-    program, v = build(problem)
-    terms = {"cost": cost_terms, "power": power_terms, "cards": cards_terms}[terms_of](problem, v)
-    program.minimise(terms)
-    outcome = _probe(program, options)
-    return None if outcome is None else outcome.objective
+def scaled(problem: FleetProblem, multiple: float) -> FleetProblem:
+    """The problem with every state's demand times `multiple`."""
+    states = tuple(replace(s, rate_req_per_s=s.rate_req_per_s * multiple) for s in problem.states)
+    return replace(problem, states=states)
 
 
-def _largest_rate(problem: FleetProblem, options: SolveOptions) -> float:
-    """Largest rate that the stock and the limits carry, by bisection on the rate of the state."""
-    low, high = 0.0, 1.0
-    for _ in range(7):
+def largest_multiple(fits: Callable[[float], bool], low: float, high: float, step: float) -> tuple[float, float]:
+    """(largest multiple known to fit, smallest known not to), by bisection between one of each."""
+    while high - low > step * max(low, step):
         middle = (low + high) / 2
-        trial = replace(
-            problem, states=tuple(replace(s, rate_req_per_s=s.rate_req_per_s * middle) for s in problem.states)
-        )
-        if _relaxed_value(trial, options, "cards") is None:
-            high = middle
-        else:
+        if fits(middle):
             low = middle
-    return low * problem.states[0].rate_req_per_s
+        else:
+            high = middle
+    return low, high
 
 
-def explain(problem: FleetProblem, options: SolveOptions) -> InfeasibleError:
-    """Which requirement breaks the request, found by dropping them one at a time and solving again."""
-    limits, reasons = problem.limits, []
+def _most_throughput(problem: FleetProblem, options: SolveOptions) -> FleetSolution:
+    """Largest multiple of the demand that the limits allow, by bisection; the plan there is the cheapest."""
+    began = time.perf_counter()
+    by_cost = replace(problem, objective="cost", then=tuple(t for t in problem.then if t[0] != "throughput"))
+    found: dict[float, FleetSolution] = {}
 
-    def tell(name: str, required: float | None, nearest: float | None, message: str) -> None:
-        reasons.append(Reason(constraint=name, required=required, nearest=nearest, message=message))
+    def fits(multiple: float) -> bool:
+        reduced = reduce_states(scaled(by_cost, multiple))
+        one = _solve(Shape(reduced.problem), options)
+        if one is not None:
+            found[multiple] = replace(one, states=expand(scaled(by_cost, multiple), reduced, one.states))
+        return one is not None
 
-    if limits.budget_usd_per_hour is not None:
-        cost = _relaxed_value(replace(problem, limits=replace(limits, budget_usd_per_hour=None)), options, "cost")
-        if cost is not None:
-            tell(
-                "fleet.budget_usd_per_hour",
-                limits.budget_usd_per_hour,
-                cost,
-                f"the budget of {limits.budget_usd_per_hour:,.2f} USD/h is too small: the cheapest plan costs {cost:,.2f} USD/h",
+    low, high = 0.0, 1.0
+    while fits(high):
+        low, high = high, high * 2
+        if high > 2**20:
+            raise InputError(
+                "objective: throughput has no limit here; give a budget, a power or card cap, or a stock of every type"
             )
-    if limits.max_power_w is not None:
-        power = _relaxed_value(replace(problem, limits=replace(limits, max_power_w=None)), options, "power")
-        if power is not None:
-            tell(
-                "fleet.max_power",
-                limits.max_power_w,
-                power,
-                f"the power cap of {limits.max_power_w / 1e3:,.0f} kW is too low: the least is {power / 1e3:,.1f} kW",
-            )
-    if limits.max_cards is not None:
-        cards = _relaxed_value(replace(problem, limits=replace(limits, max_cards=None)), options, "cards")
-        if cards is not None:
-            tell(
-                "fleet.max_cards",
-                float(limits.max_cards),
-                cards,
-                f"{limits.max_cards} cards are too few: the least is {cards:.0f}",
-            )
-    if (
-        limits.max_sites is not None
-        and _relaxed_value(replace(problem, limits=replace(limits, max_sites=None)), options, "cost") is not None
-    ):
-        tell("fleet.max_sites", float(limits.max_sites), None, f"{limits.max_sites} sites are too few")
-    if any(site.max_power_w is not None or site.max_cards is not None for site in problem.sites):
-        open_sites = tuple(replace(site, max_power_w=None, max_cards=None) for site in problem.sites)
-        if _relaxed_value(replace(problem, sites=open_sites), options, "cost") is not None:
-            tell("sites", None, None, "the power or card limit of a site is too low")
-    if problem.links:
-        wide = tuple(replace(link, max_units=10_000) for link in problem.links)
-        program, v = build(replace(problem, links=wide))
-        program.minimise([(name, 1.0) for name in v.links.values()])
-        outcome = _probe(program, options)
-        if outcome is not None:
-            have = sum(link.max_units for link in problem.links)
-            tell(
-                "links.max_units",
-                float(have),
-                outcome.objective,
-                f"the links are too narrow: {have} units can be had, {outcome.objective:.0f} are needed",
-            )
-    if any(offer.max_nodes is not None for offer in problem.offers):
-        offers = tuple(replace(offer, max_nodes=None) for offer in problem.offers)
-        unlimited = replace(problem, offers=offers)
-        program, v = build(unlimited)
-        program.minimise(cards_terms(unlimited, v))
-        outcome = _probe(program, options)
-        if outcome is not None:
-            found = _solution(unlimited, program, v, outcome, options.solver)
-            for offer in problem.offers:
-                need = sum(n for (s, _, h), n in found.nodes.items() if (s, h) == (offer.site, offer.node_type))
-                if offer.max_nodes is not None and need > offer.max_nodes:
-                    tell(
-                        f"sites.{offer.site}.{offer.node_type}.max_nodes",
-                        float(offer.max_nodes),
-                        float(need),
-                        f"{offer.max_nodes} x {offer.node_type} at {offer.site} are too few: {need} would do",
-                    )
-    rate = problem.states[0].rate_req_per_s
-    possible = _largest_rate(problem, options)
-    if possible > 0:
-        tell(
-            "workload.rate_req_per_s",
-            rate,
-            possible,
-            f"{rate:g} req/s cannot be served with what is allowed: the most is about {possible:.3g} req/s",
-        )
-    if not reasons:
-        tell("fleet", None, None, "no combination of the allowed machines, sites and links serves this at any rate")
-    return InfeasibleError("; ".join(reason.message for reason in reasons), reasons)
+    low, high = largest_multiple(fits, low, high, THROUGHPUT_STEP)
+    if low == 0.0:
+        raise explain(by_cost, lambda trial, goal: _probe(trial, goal, options))
+    return replace(
+        found[low],
+        objective=low,
+        bound=high,
+        gap=(high - low) / low,
+        time_s=time.perf_counter() - began,
+    )
 
 
 def solve(
@@ -277,6 +236,8 @@ def solve(
     time_limit_s: float = 60.0,
     gap: float = 1e-4,
     solver: str = "highs",
+    log_file: str | None = None,
 ) -> FleetSolution:
     """The solver alone, for a problem built by hand: ``pdplan.solve``. See :func:`solve_fleet`."""
-    return solve_fleet(problem, SolveOptions(solver=solver, time_limit_s=time_limit_s, gap=gap), objective=objective)
+    options = SolveOptions(solver=solver, time_limit_s=time_limit_s, gap=gap, log_file=log_file)
+    return solve_fleet(problem, options, objective=objective)

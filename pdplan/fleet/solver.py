@@ -80,6 +80,8 @@ class Program:
         self, label: str, terms: Sequence[tuple[str, float]], sense: Literal["<=", ">=", "=="], right: float
     ) -> None:
         """Add a constraint: sum of terms, sense, right side."""
+        if not terms:  # a row of constants: kept as a row, so that what cannot be is found infeasible, not lost
+            terms = [(self.variable(0, 0, label="none"), 1.0)]
         left = self._sum(terms)
         constraint = left <= right if sense == "<=" else left >= right if sense == ">=" else left == right
         name = f"r{self._rows:06d}_{label}"
@@ -96,8 +98,10 @@ class Program:
         """Variables and constraints."""
         return len(self._variables), self._rows
 
-    def solve(self, *, solver: str = "highs", time_limit_s: float = 60.0, gap: float = 1e-4) -> Outcome:
-        """Solve as it stands.
+    def solve(
+        self, *, solver: str = "highs", time_limit_s: float = 60.0, gap: float = 1e-4, log_file: str | None = None
+    ) -> Outcome:
+        """Solve as it stands; `log_file` gets the solver's own log, appended.
 
         Raises
         ------
@@ -108,18 +112,21 @@ class Program:
         """
         began = time.perf_counter()
         if solver == "highs":
-            outcome = self._highs(time_limit_s, gap, began)
+            outcome = self._highs(time_limit_s, gap, began, log_file)
         else:
-            outcome = self._other(solver, time_limit_s, gap, began)
+            outcome = self._other(solver, time_limit_s, gap, began, log_file)
         return outcome
 
     def _values(self) -> dict[str, float]:
         return {name: float(variable.varValue or 0.0) for name, variable in self._variables.items()}
 
-    def _highs(self, time_limit_s: float, gap: float, began: float) -> Outcome:
+    def _highs(self, time_limit_s: float, gap: float, began: float, log_file: str | None) -> Outcome:
+        extra: dict[str, Any] = {}
+        if log_file is not None:
+            extra = {"output_flag": True, "log_to_console": False, "log_file": log_file}
         with _stdout_to_stderr():
             # random_seed and threads stay at their defaults: changing threads between solves returns zeros in silence.
-            self.problem.solve(self._pulp.HiGHS(msg=False, timeLimit=time_limit_s, gapRel=gap))
+            self.problem.solve(self._pulp.HiGHS(msg=False, timeLimit=time_limit_s, gapRel=gap, **extra))
         model = self.problem.solverModel
         status, info = model.getModelStatus().name, model.getInfo()
         took = time.perf_counter() - began
@@ -140,7 +147,7 @@ class Program:
             time_s=took,
         )
 
-    def _other(self, solver: str, time_limit_s: float, gap: float, began: float) -> Outcome:
+    def _other(self, solver: str, time_limit_s: float, gap: float, began: float, log_file: str | None) -> Outcome:
         pulp = self._pulp
         path = shutil.which(solver)
         if solver == "cbc" and path is None:
@@ -153,7 +160,8 @@ class Program:
         if path is None:
             raise InputError(f"--solver: {solver} is not installed; install it, or use highs")
         kind = pulp.COIN_CMD if solver == "cbc" else pulp.SCIP_CMD
-        engine = kind(path=path, msg=False, timeLimit=time_limit_s, gapRel=gap)
+        extra = {} if log_file is None else {"logPath": log_file}
+        engine = kind(path=path, msg=False, timeLimit=time_limit_s, gapRel=gap, **extra)
         with _stdout_to_stderr():
             result = self.problem.solve(engine)
         status, has_solution, proven = _verdict(pulp, self.problem, result)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pdplan.fleet.problem import CapacityTable
 
-__all__ = ["replicas_for", "segments", "table_rate"]
+__all__ = ["best_rate_per_replica", "is_linear", "replicas_for", "segments", "table_rate"]
 
 
 def segments(table: CapacityTable) -> list[tuple[int, int | None, float, float]]:
@@ -56,3 +56,26 @@ def is_linear(table: CapacityTable) -> bool:
     """Whether every replica adds the same rate (a random split needs no table then)."""
     per: NDArray[np.float64] = table.rate_req_per_s / table.replicas
     return bool(np.all(np.abs(per - per[0]) <= 1e-9 * np.maximum(np.abs(per[0]), 1e-30)))
+
+
+def best_rate_per_replica(table: CapacityTable, most: int, rate_max: float | None) -> float:
+    """Largest of min(table(n), rate_max) / n over 1 <= n <= most: the steepest line from the origin to the table.
+
+    Inside a piece the ratio is monotone, so ends of pieces, and the count at which `rate_max` is reached, are enough.
+    `rate_max` None is for replicas that may be fractions.
+    """
+    best = 0.0
+    for first, last, at_first, slope in segments(table):
+        if first > most:
+            break
+        end = most if last is None else min(last, most)
+        for n in (first, end):
+            rate = at_first + slope * (n - first)
+            best = max(best, (rate if rate_max is None else min(rate, rate_max)) / n)
+    if rate_max is not None:
+        # The count just below the one that carries rate_max may have the steepest line of all.
+        enough = replicas_for(table, rate_max)
+        for near in (enough, enough - 1) if enough is not None else ():
+            if 1 <= near <= most:
+                best = max(best, min(table_rate(table, near), rate_max) / near)
+    return best

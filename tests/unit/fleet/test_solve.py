@@ -117,17 +117,19 @@ STATE = State(id="design", rate_req_per_s=5.0, hours_per_year=8760.0)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"states": (STATE, replace(STATE, id="peak", rate_req_per_s=50.0))}, "exactly one operating state"),
-        ({"states": (replace(STATE, lost_nodes={("a", "x"): 1}),)}, "lost_nodes: is not modelled"),
-        ({"states": (replace(STATE, lost_links=(("a", "b"),)),)}, "lost_links: is not modelled"),
-        ({"states": (replace(STATE, band_frac=(4.0,)),)}, "band_frac: is not modelled"),
+        ({"states": (STATE, STATE)}, "states: 'design' is used twice"),
+        ({"states": (replace(STATE, phase=1),)}, "phase: 1 is not one of the 1 phases"),
+        ({"states": (replace(STATE, band_frac=(0.5, 0.5)),)}, "2 given; one for each of 1 bands"),
+        ({"states": (replace(STATE, hours_per_year=0.0),)}, "its states have no hours"),
+        ({"limits": Limits(pinned_nodes={("a", "decode", "y"): 1})}, "is not offered"),
+        ({"offers": (_offer(paid="when_used", owned_nodes=1),)}, "owned nodes are there always"),
         ({"pools": (_pool("c"), _pool("c"))}, "used twice"),
-        ({"offers": (_offer(), _offer())}, "same node type twice"),
+        ({"offers": (_offer(), _offer())}, "is used twice"),
         ({"pools": (replace(_pool("c"), node_type="zz"),)}, "no offer of 'zz' at 'a'"),
         ({"pools": (replace(_pool("c"), lane="long"),)}, "'long' is not one of all"),
     ],
 )
-def test_what_is_not_modelled_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_contradictions_are_refused(changes: dict[str, Any], words: str) -> None:
     """Nothing in a problem is left out in silence."""
     with pytest.raises(InputError, match=words):
         solve_fleet(replace(_problem([_pool("c")], [_offer()]), **changes), EXACT)
