@@ -23,6 +23,9 @@ def plan(
     solver: str | None = typer.Option(None, "--solver", help="highs, cbc or scip; wins over the scenario."),
     time_limit_s: float | None = typer.Option(None, "--time-limit-s", help="Stop the solver after this long."),
     gap: float | None = typer.Option(None, "--gap", help="Relative gap at which the solver may stop."),
+    confidence: float | None = typer.Option(
+        None, "--confidence", help="Chance with which the targets shall hold although predictions err, e.g. 0.9."
+    ),
     profile: Path | None = typer.Option(None, "--profile", help="Efficiency profile written by `pdplan calibrate`."),
     catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),
     json_: bool = typer.Option(False, "--json", help="Print the plan as JSON on stdout."),
@@ -49,7 +52,13 @@ def plan(
     if unknown or not wanted:
         raise InputError(f"--format: {formats!r} is not accepted; choose from {', '.join(known)}, separated by commas")
     loaded = with_overrides(
-        scenario, objective=objective, solver=solver, time_limit_s=time_limit_s, gap=gap, profile=profile
+        scenario,
+        objective=objective,
+        solver=solver,
+        time_limit_s=time_limit_s,
+        gap=gap,
+        profile=profile,
+        confidence=confidence,
     )
     with progress("planning", quiet=quiet or json_):
         answer = plan_file(loaded, catalog_folder=catalog)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pdplan.fleet.build import Built
+from pdplan.fleet.confidence import situation_of
 from pdplan.fleet.evaluate import Evaluation, PoolSpec
 from pdplan.fleet.plan import (
     Cost,
@@ -135,6 +136,7 @@ def slo_of(scenario: Scenario, solved: Solved) -> tuple[SloLine, ...]:
     lines = []
     for target in scenario.targets:
         predicted = evaluation.quantile(target.metric, target.percentile)
+        assured = evaluation.assured(target.metric, target.percentile)
         low, high = _interval(scenario, evaluation, solved.specs, target.metric)
         lines.append(
             SloLine(
@@ -144,7 +146,8 @@ def slo_of(scenario: Scenario, solved: Solved) -> tuple[SloLine, ...]:
                 predicted=predicted,
                 low_90=predicted * low,
                 high_90=predicted * high,
-                met=predicted <= target.limit_s * (1 + 1e-6),
+                assured=assured,
+                met=assured <= target.limit_s * (1 + 1e-6),
             )
         )
     return tuple(lines)
@@ -158,7 +161,7 @@ def _interval(
     The least trusted family of the pools behind the metric counts (prefill for TTFT, decode for TPOT, colocated for
     both), and the busiest prefill pool.
     """
-    from pdplan.perf.uncertainty import Situation, prediction_interval
+    from pdplan.perf.uncertainty import prediction_interval
 
     families = {(o.site, o.node.id): o.family for site in scenario.sites for o in site.offers}
     order = ("fitted", "op-tables", "transferred", "guess")
@@ -168,12 +171,7 @@ def _interval(
         (st.utilization_frac for s, st in zip(specs, evaluation.states, strict=True) if s.role == "prefill"),
         default=0.0,
     )
-    situation = Situation(
-        disaggregated=any(spec.role == "prefill" for spec in specs),
-        other_model="deepseek" not in scenario.model.family.lower(),
-        family_confidence=weakest,
-        engine_confidence=scenario.engine.confidence,
-    )
+    situation = situation_of(scenario, weakest, disaggregated=any(spec.role == "prefill" for spec in specs))
     interval = prediction_interval("ttft_s" if metric == "ttft_s" else "tpot_s", situation, busy)
     return float(interval.low_90), float(interval.high_90)
 

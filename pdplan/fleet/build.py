@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from pdplan.errors import InfeasibleError, Reason
 from pdplan.fleet.candidates import Candidates, Fleet, offers_for
+from pdplan.fleet.confidence import margin_groups, margins, tightened
 from pdplan.fleet.pools import (
     BATCH_GRID,
     PrefillModel,
     colocated_model,
     decode_model,
     link_between,
-    pairs,
     prefill_model,
 )
 from pdplan.fleet.problem import (
@@ -66,7 +66,8 @@ def _replica_grid(need: Floats) -> NDArray[np.int64]:
 def _first_step_s(scenario: Scenario, fleet: Fleet) -> float:
     """Upper bound of what the decode side adds to TTFT: its steps at the slowest pace the targets allow."""
     engine = fleet.latency.engine_constants
-    pace = min(target.limit_s for target in scenario.tpot_targets())
+    least = float(margins(scenario, fleet, "tpot_s", disaggregated=True).min())
+    pace = min(limit for _, limit in tightened(scenario.tpot_targets(), least))
     per_step = float(sum((fleet.latency.tokens_per_step(_one(fleet))).tolist()))
     return (engine["first_token_steps"] + engine["poll_interval_steps"] / 2) * pace * per_step
 
@@ -159,38 +160,42 @@ def _single_replica_pools(
 
 def decode_rates(scenario: Scenario, fleet: Fleet, c: Candidates) -> Floats:
     """Rate per replica of every decode candidate, (C,)."""
-    model = decode_model(scenario, fleet, c.layouts, c.batch_cap)
-    result: Floats = decode.decode_capacity_req_per_s(
-        BATCH_GRID,
-        model.step_s,
-        model.mean_tokens,
-        pairs(scenario.tpot_targets()),
-        model.max_batch,
-        tokens_per_step=model.tokens_per_step,
-        context_spread_s=model.context_spread_s,
-        staging_s=model.staging_s,
-    ).rate_req_per_s
+    result = np.zeros(len(c))
+    for index, _, tpot_margin in margin_groups(scenario, fleet, c.layouts.machine, disaggregated=True):
+        model = decode_model(scenario, fleet, c.layouts.take(index), c.batch_cap[index])
+        result[index] = decode.decode_capacity_req_per_s(
+            BATCH_GRID,
+            model.step_s,
+            model.mean_tokens,
+            tightened(scenario.tpot_targets(), tpot_margin),
+            model.max_batch,
+            tokens_per_step=model.tokens_per_step,
+            context_spread_s=model.context_spread_s,
+            staging_s=model.staging_s,
+        ).rate_req_per_s
     return result
 
 
 def colocated_rates(scenario: Scenario, fleet: Fleet, c: Candidates) -> Floats:
     """Rate per replica of every colocated candidate, (C,)."""
-    model = colocated_model(scenario, fleet, c.layouts, c.token_budget)
-    limits = decode_model(scenario, fleet, c.layouts, c.batch_cap)
     engine = fleet.latency.engine_constants
-    # The first token waits for whole iterations: at the slowest pace the targets allow.
-    pace = min(target.limit_s for target in scenario.tpot_targets()) * model.tokens_per_step
-    extra = engine["request_overhead_ms"] + (engine["first_token_steps"] + engine["poll_interval_steps"] / 2) * pace
-    result: Floats = (
-        colocated.colocated_capacity_req_per_s(
+    result = np.zeros(len(c))
+    for index, ttft_margin, tpot_margin in margin_groups(scenario, fleet, c.layouts.machine, disaggregated=False):
+        part = c.take(index)
+        model = colocated_model(scenario, fleet, part.layouts, part.token_budget)
+        limits = decode_model(scenario, fleet, part.layouts, part.batch_cap)
+        tpot_targets = tightened(scenario.tpot_targets(), tpot_margin)
+        # The first token waits for whole iterations: at the slowest pace the targets allow.
+        pace = min(limit for _, limit in tpot_targets) * model.tokens_per_step
+        extra = engine["request_overhead_ms"] + (engine["first_token_steps"] + engine["poll_interval_steps"] / 2) * pace
+        rates = colocated.colocated_capacity_req_per_s(
             model,
-            pairs(scenario.ttft_targets()),
-            pairs(scenario.tpot_targets()),
-            limits.max_batch / c.layouts.attention_dp,
+            tightened(scenario.ttft_targets(), ttft_margin),
+            tpot_targets,
+            limits.max_batch / part.layouts.attention_dp,
             extra_s=extra,
         ).rate_req_per_s
-        * c.layouts.attention_dp
-    )
+        result[index] = rates * part.layouts.attention_dp
     return result
 
 
@@ -198,8 +203,8 @@ def _prefill_pools(
     scenario: Scenario, fleet: Fleet, c: Candidates, destinations: set[str], transfer: dict[str, float]
 ) -> list[PoolOption]:
     pools: list[PoolOption] = []
-    targets = pairs(scenario.ttft_targets())
     first = _first_step_s(scenario, fleet)
+    ttft_margin = margins(scenario, fleet, "ttft_s", disaggregated=True)
     done: dict[tuple[str, SiteLink | None], tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats, Floats]] = {}
     for offer in offers_for(scenario, "prefill"):
         mine = np.flatnonzero(c.layouts.machine == fleet.index[offer.node.id])
@@ -211,6 +216,7 @@ def _prefill_pools(
             if not same and link is None:
                 continue
             path = (offer.node.id, link)
+            targets = tightened(scenario.ttft_targets(), float(ttft_margin[fleet.index[offer.node.id]]))
             if path not in done:
                 model = prefill_model(scenario, fleet, c.layouts.take(mine), link, same_site=same)
                 keep = _undominated(scenario, c.layouts.take(mine), model)
@@ -402,6 +408,7 @@ def floors(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) 
         l = c.layouts  # noqa: E741
         return f"{fleet.machines[int(l.machine[i])].node.id} with tp {l.tp[i]}, pp {l.pp[i]}, attention-dp {l.attention_dp[i]}"
 
+    sure = "" if scenario.confidence is None else f"; margin for {scenario.confidence * 100:g} % confidence included"
     roles = ("colocated",) if mode == "colocated" else ("prefill", "decode")
     for role in roles:
         part = candidates.take(candidates.role == role)
@@ -418,26 +425,26 @@ def floors(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) 
             same = prefill_model(scenario, fleet, part.layouts, None, same_site=True)
             overhead = fleet.latency.engine_constants["request_overhead_ms"]
             own = same.single_s + (same.extra_s if role == "prefill" else overhead)
+            own = own + (_first_step_s(scenario, fleet) if role == "prefill" else 0.0)
+            own = own * margins(scenario, fleet, "ttft_s", disaggregated=role == "prefill")[part.layouts.machine]
             share = np.cumsum(same.weight)
             for target in scenario.ttft_targets():
                 at = min(int(np.searchsorted(share, target.percentile / 100 - 1e-9)), len(share) - 1)
                 best = int(np.argmin(own[at]))
-                if (
-                    own[at, best] + (_first_step_s(scenario, fleet) if role == "prefill" else 0.0)
-                    > target.limit_s * 0.95
-                ):
-                    nearest = float(own[at, best] + _first_step_s(scenario, fleet)) * 1.05
+                if own[at, best] > target.limit_s * 0.95:
+                    nearest = float(own[at, best]) * 1.05
                     tell(
                         f"slo.ttft_s.{target.label}",
                         target.limit_s,
                         nearest,
                         f"TTFT {target.label} <= {target.limit_s:g} s cannot be met by any allowed machine: prefill of one "
                         f"{same.input_tokens[at]:.0f}-token request alone takes {own[at, best]:.3g} s on the fastest "
-                        f"({label(part, best)}); the nearest target is about {nearest:.3g} s; more nodes do not help",
+                        f"({label(part, best)}{sure}); the nearest target is about {nearest:.3g} s; more nodes do not help",
                     )
         if role != "prefill":
             model = decode_model(scenario, fleet, part.layouts, part.batch_cap)
             alone = model.step_s[0] / model.tokens_per_step
+            alone = alone * margins(scenario, fleet, "tpot_s", disaggregated=role == "decode")[part.layouts.machine]
             best = int(np.argmin(alone))
             for target in scenario.tpot_targets():
                 if alone[best] > target.limit_s * 0.95:
@@ -446,7 +453,7 @@ def floors(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) 
                         target.limit_s,
                         float(alone[best]) * 1.05,
                         f"TPOT {target.label} <= {target.limit_s * 1e3:g} ms cannot be met by any allowed machine: one sequence "
-                        f"alone takes {alone[best] * 1e3:.3g} ms per token on the fastest ({label(part, best)}); the nearest "
+                        f"alone takes {alone[best] * 1e3:.3g} ms per token on the fastest ({label(part, best)}{sure}); the nearest "
                         f"target is about {alone[best] * 1.05e3:.3g} ms; more nodes do not help",
                     )
     if not reasons:

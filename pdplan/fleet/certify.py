@@ -225,9 +225,10 @@ def certify(scenario: Scenario, plan: Plan) -> Certificate:
         room = TOLERANCE * max(abs(lhs), abs(rhs), 1e-9)
         checks.append(Check(name=name, lhs=lhs, rhs=rhs, slack=rhs - lhs, ok=bool(lhs <= rhs + room)))
 
+    sure = f" with {scenario.confidence * 100:g} % confidence" if scenario.confidence is not None else ""
     for target in scenario.targets:
         name = {"ttft_s": "TTFT", "tpot_s": "TPOT"}[target.metric]
-        add(f"{name} {target.label} [s]", evaluation.quantile(target.metric, target.percentile), target.limit_s)
+        add(f"{name} {target.label}{sure} [s]", evaluation.assured(target.metric, target.percentile), target.limit_s)
     _pool_checks(add, scenario, fleet, plan, evaluation)
     _fleet_checks(add, scenario, plan, offers)
     cost = _limit_checks(add, scenario, plan, offers, evaluation)

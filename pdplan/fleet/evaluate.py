@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdplan.fleet.candidates import Fleet
+from pdplan.fleet.confidence import margins
 from pdplan.fleet.plan import MemoryBudget, Stats
 from pdplan.fleet.pools import BATCH_GRID, colocated_model, decode_model, link_between, mean_context, prefill_model
 from pdplan.perf.layout import Layouts
@@ -70,6 +71,8 @@ class Evaluation:
     latency: Mapping[str, Stats]
     quantile: Callable[[str, float | None], float]
     """(metric, percentile or None for the mean) -> seconds."""
+    assured: Callable[[str, float], float]
+    """(metric, percentile) -> seconds that the measured percentile stays below with the scenario's confidence."""
 
 
 def layouts_of(fleet: Fleet, spec: PoolSpec) -> Layouts:
@@ -240,6 +243,15 @@ def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolSt
     )
 
 
+def _stretched(tail: Tail, factor: float) -> Tail:
+    """The tail of `factor` times the latency."""
+
+    def stretched(limits: Floats) -> Floats:
+        return tail(limits / factor)
+
+    return stretched
+
+
 def _quantile(tails: Sequence[tuple[float, Tail]], percentile: float) -> float:
     """Smallest t with a share-weighted tail of at most 1 - percentile: a grid, refined around the crossing."""
     allowed = 1 - percentile / 100
@@ -287,6 +299,13 @@ def evaluate(scenario: Scenario, fleet: Fleet, specs: Sequence[PoolSpec]) -> Eva
         total = sum(rate for rate, _ in found) or 1.0
         return [(rate / total, state) for rate, state in found]
 
+    apart = any(spec.role == "prefill" for spec in specs)
+    margin = {metric: margins(scenario, fleet, metric, disaggregated=apart) for metric in ("ttft_s", "tpot_s")}
+    factor = {
+        (id(state), metric): float(margin[metric][fleet.index[spec.node_type]])
+        for spec, state in zip(specs, ordered, strict=True)
+        for metric in margin
+    }
     cache: dict[tuple[str, float | None], float] = {}
 
     def quantile(metric: str, percentile: float | None) -> float:
@@ -308,10 +327,20 @@ def evaluate(scenario: Scenario, fleet: Fleet, specs: Sequence[PoolSpec]) -> Eva
                 cache[key] = _quantile([(share, tail) for share, tail in tails if tail is not None], percentile)
         return cache[key]
 
+    def assured(metric: str, percentile: float) -> float:
+        if scenario.confidence is None:
+            return quantile(metric, percentile)
+        tails = []
+        for share, state in shares(metric):
+            tail = state.ttft_tail if metric == "ttft_s" else state.tpot_tail
+            if tail is not None:
+                tails.append((share, _stretched(tail, factor[id(state), metric])))
+        return _quantile(tails, percentile)
+
     latency = {
         metric: Stats(
             mean=quantile(metric, None), p50=quantile(metric, 50), p90=quantile(metric, 90), p99=quantile(metric, 99)
         )
         for metric in ("ttft_s", "tpot_s", "e2e_s")
     }
-    return Evaluation(states=ordered, latency=latency, quantile=quantile)
+    return Evaluation(states=ordered, latency=latency, quantile=quantile, assured=assured)

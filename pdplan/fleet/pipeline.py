@@ -18,10 +18,12 @@ from pdplan.fleet.certify import binding_of, certify
 from pdplan.fleet.evaluate import evaluate
 from pdplan.fleet.plan import (
     Alternative,
+    Assurance,
     CandidateCount,
     DistanceLine,
     Plan,
     PlanReason,
+    SloLine,
     Solver,
 )
 from pdplan.fleet.solve import SolveOptions, solve_fleet
@@ -42,12 +44,15 @@ def with_overrides(
     time_limit_s: float | None = None,
     gap: float | None = None,
     profile: Path | None = None,
+    confidence: float | None = None,
 ) -> LoadedScenario:
     """A scenario file with what the command line wins over, validated as if it stood in the file."""
     loaded = load_scenario(path)
     data = dict(loaded.given)
     if objective is not None:
         data["objective"] = objective
+    if confidence is not None:
+        data["confidence"] = confidence
     if profile is not None:
         data["profile"] = os.path.relpath(profile, loaded.folder)
     changes = {"name": solver, "time_limit_s": time_limit_s, "gap": gap}
@@ -100,6 +105,29 @@ def _alternative(
         pools=pools,
         slo=slo_of(scenario, solved),
         latency=solved.evaluation.latency,
+    )
+
+
+def _assurance(
+    scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str, lines: tuple[SloLine, ...]
+) -> Assurance | None:
+    """What the scenario's confidence asks for, and the plan without it."""
+    if scenario.confidence is None:
+        return None
+
+    def largest(metric: str) -> float | None:
+        ratios = [line.assured / line.predicted for line in lines if line.metric == metric and line.assured]
+        return max(ratios, default=None)
+
+    without = _alternative(replace(scenario, confidence=None), fleet, candidates, mode, None)
+    return Assurance(
+        confidence=scenario.confidence,
+        ttft_margin=largest("ttft_s"),
+        tpot_margin=largest("tpot_s"),
+        status_without=without.status,
+        usd_per_hour_without=without.usd_per_hour,
+        nodes_without=without.nodes,
+        cards_without=without.cards,
     )
 
 
@@ -180,6 +208,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
                 PlanReason(constraint=r.constraint, required=r.required, nearest=r.nearest, message=r.message)
                 for r in fault.reasons
             ),
+            assurance=_assurance(scenario, fleet, candidates, mode, ()),
             warnings=scenario.warnings,
         )
     purchases, pools, links, cost = parts_of(scenario, solved)
@@ -194,6 +223,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
     solution = solved.solution
     if solution.proof != "optimal":
         warnings.append(f"the solver stopped at a gap of {solution.gap:.2%}; a cheaper plan may exist")
+    slo = slo_of(scenario, solved)
     plan = Plan(
         **base,
         status="optimal" if solution.proof == "optimal" else "feasible",
@@ -203,7 +233,8 @@ def plan_scenario(scenario: Scenario) -> Plan:
         pools=pools,
         purchases=purchases,
         links=links,
-        slo=slo_of(scenario, solved),
+        slo=slo,
+        assurance=_assurance(scenario, fleet, candidates, mode, slo),
         latency=solved.evaluation.latency,
         colocated=_alternative(scenario, fleet, candidates, others[0], cost.usd_per_hour) if others else None,
         distances=_distances(scenario, fleet, candidates)

@@ -21,6 +21,7 @@ __all__ = [
     "SCHEMA",
     "Alternative",
     "Assumption",
+    "Assurance",
     "Binding",
     "CandidateCount",
     "Certificate",
@@ -199,6 +200,28 @@ class SloLine:
     low_90: float
     high_90: float
     met: bool
+    assured: float | None = None
+    """What is held against the target: the prediction times the margin of the scenario's confidence, if it states one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assurance:
+    """What the scenario's confidence asks for and costs."""
+
+    confidence: float
+    """One-sided, for each target by itself."""
+    ttft_margin: float | None
+    """Assured over predicted TTFT, the largest of the targets; null where there is no plan."""
+    tpot_margin: float | None
+    """The same of TPOT."""
+    status_without: str
+    """Outcome of the same scenario with targets held against the predictions themselves."""
+    usd_per_hour_without: float | None = None
+    """Cost of that plan; null where there is none."""
+    nodes_without: int | None = None
+    """Its nodes."""
+    cards_without: int | None = None
+    """Its cards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +361,8 @@ class Plan:
     assumptions: tuple[Assumption, ...] = ()
     warnings: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    assurance: Assurance | None = None
+    """What the scenario's confidence costs; null where it states none."""
     simulation: Verification | None = None
     """What `pdplan plan --verify` found; null where it was not asked for."""
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pdplan.fleet.candidates import Fleet
 from pdplan.perf.layout import Layouts
 from pdplan.perf.transfer import kv_transfer_s
-from pdplan.scenario.resolve import Scenario, SiteLink, Target
+from pdplan.scenario.resolve import Scenario, SiteLink
 from pdplan.serving.colocated import ColocatedModel
 from pdplan.serving.prefill import PrefillService
 from pdplan.serving.rank_passes import requests_of_full_pass
@@ -28,16 +28,10 @@ __all__ = [
     "decode_model",
     "link_between",
     "mean_context",
-    "pairs",
     "prefill_model",
 ]
 
 Floats = NDArray[np.float64]
-
-
-def pairs(targets: tuple[Target, ...]) -> list[tuple[float, float]]:
-    """Targets as (quantile between 0 and 1, limit in s)."""
-    return [(target.percentile / 100, target.limit_s) for target in targets]
 
 
 def link_between(scenario: Scenario, a: str, b: str) -> SiteLink | None:

@@ -68,6 +68,7 @@ def confidence(plan: Plan) -> list[Block]:
                 for line in plan.slo
             ],
         ),
+        *_assurance(plan),
         Paragraph(
             spans=(
                 "The interval is the error of the latency model on measurements it was not fitted to; the accuracy page of "
@@ -75,6 +76,26 @@ def confidence(plan: Plan) -> list[Block]:
             )
         ),
     ]
+
+
+def _assurance(plan: Plan) -> list[Block]:
+    """What the stated confidence asks for and costs."""
+    found = plan.assurance
+    if found is None or plan.cost is None:
+        return []
+    asked = " and ".join(
+        f"{name} {factor:.2f} times as long"
+        for name, factor in (("TTFT", found.ttft_margin), ("TPOT", found.tpot_margin))
+        if factor is not None
+    )
+    words = f"Planned so that each target holds with {found.confidence * 100:g} % confidence: still met with {asked} as predicted."
+    if found.usd_per_hour_without is not None and found.cards_without is not None and plan.totals is not None:
+        more = plan.cost.usd_per_hour / found.usd_per_hour_without - 1 if found.usd_per_hour_without else 0.0
+        words += (
+            f" Held against the predictions themselves the targets take {count(found.cards_without)} cards for "
+            f"{money(found.usd_per_hour_without)} USD per hour: the confidence costs {more:.1%}."
+        )
+    return [Paragraph(spans=(Strong("Confidence: "), words))]
 
 
 def assumptions(plan: Plan) -> list[Block]:

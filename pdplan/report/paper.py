@@ -72,7 +72,7 @@ def _answer(plan: Plan) -> list[Block]:
         ),
     ]
     unsure = [target_name(line) for line in plan.slo if line.met and line.high_90 > line.target]
-    if unsure:
+    if unsure and plan.assurance is None:
         words = " and ".join([", ".join(unsure[:-1]), unsure[-1]] if len(unsure) > 1 else unsure)
         verb = "lies" if len(unsure) == 1 else "lie"
         blocks.append(
@@ -81,7 +81,7 @@ def _answer(plan: Plan) -> list[Block]:
                 spans=(
                     Strong("Not certain: "),
                     f"{words} {verb} within the target as predicted, but the upper end of the 90 % interval "
-                    "is above it. Measure a replica, or plan with a tighter target, before buying.",
+                    "is above it. Measure a replica, or plan with a stated confidence (--confidence 0.9), before buying.",
                 ),
             )
         )

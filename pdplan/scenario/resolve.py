@@ -110,6 +110,8 @@ class Scenario:
     """Design rate: the mean rate times the peak multiplier."""
     arrival_cv2: float
     targets: tuple[Target, ...]
+    confidence: float | None
+    """Chance with which the targets shall hold; None holds the predictions themselves against them."""
     sites: tuple[Site, ...]
     links: tuple[SiteLink, ...]
     fleet: FleetFile
@@ -233,6 +235,7 @@ def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, An
             for metric, table in (("ttft_s", file.slo.ttft_s), ("tpot_s", file.slo.tpot_s))
             for key, limit in sorted(table.items(), key=lambda item: percentile_of(item[0]))
         ),
+        confidence=file.confidence,
         sites=sites,
         links=links,
         fleet=file.fleet,

@@ -268,6 +268,9 @@ class ScenarioFile(_Strict):
     speculation: SpeculationFile | None = None
     workload: WorkloadFile
     slo: SloFile
+    confidence: Annotated[float, Field(ge=0.5, lt=1, strict=True)] | None = None
+    """Chance with which the targets shall hold although predictions err, e.g. 0.9 (default: targets are held against the
+    predictions themselves)."""
     sites: Annotated[list[SiteFile], Field(min_length=1)]
     links: list[LinkFile] = Field(default_factory=list)
     fleet: FleetFile = FleetFile()
