@@ -272,6 +272,26 @@ def _flows(
     return flows, list(found.values())
 
 
+def _check(pools: Sequence[Pool]) -> None:
+    """Plans may be written by hand: numbers that no fleet has."""
+    faults = []
+    if not pools:
+        faults.append("the plan has no pools: there is no fleet to simulate")
+    for name, pool in zip(pool_names(pools), pools, strict=True):
+        layout = pool.layout
+        if pool.replicas < 1 or not 0 <= pool.rate_req_per_s < np.inf:
+            faults.append(
+                f"pool {name}: {pool.replicas} replicas at {pool.rate_req_per_s:g} req/s; at least one replica, and a rate of "
+                "0 or more, can be simulated"
+            )
+        if min(layout.tp, layout.pp, layout.ep, layout.attention_dp) < 1:
+            faults.append(f"pool {name}: tp, pp, ep and attention_dp of its layout must be at least 1")
+    if pools and {pool.role for pool in pools} == {"decode"}:
+        faults.append("the plan has decode pools only: there is nothing that computes prompts")
+    if faults:
+        raise InputError(*faults)
+
+
 def fleet_to_play(
     scenario: Scenario,
     pools: Sequence[Pool],
@@ -303,8 +323,7 @@ def fleet_to_play(
     InputError
         No pools, a machine the scenario does not have, or a transfer without a link.
     """
-    if not pools:
-        raise InputError("the plan has no pools: there is no fleet to simulate")
+    _check(pools)
     fleet = fleet_of(scenario)
     order = {"prefill": 0, "decode": 1, "colocated": 2}
     played = sorted(
@@ -314,8 +333,6 @@ def fleet_to_play(
         ),
         key=lambda item: order[item.pool.role],
     )
-    if {item.pool.role for item in played} == {"decode"}:
-        raise InputError("the plan has decode pools only: there is nothing that computes prompts")
     prefill = [_prefill(scenario, fleet, p.pool, p.name, prefill_router) for p in played if p.pool.role == "prefill"]
     decode = [_decode(scenario, fleet, p.pool, p.name, decode_router) for p in played if p.pool.role == "decode"]
     both = [_colocated(scenario, fleet, p.pool, p.name, decode_router) for p in played if p.pool.role == "colocated"]

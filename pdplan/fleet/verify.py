@@ -445,7 +445,11 @@ def _share(
 
 
 def _run(fleet: SimFleet, asked: SimRequests, seed: int, arrived: Callable[[int], None] | None) -> SimResult:
-    return simulate(fleet, asked, SimOptions(seed=seed, warmup_frac=WARMUP_FRAC, progress=arrived))
+    try:
+        return simulate(fleet, asked, SimOptions(seed=seed, warmup_frac=WARMUP_FRAC, progress=arrived))
+    except ValueError as fault:
+        # What only the simulator finds out, e.g. arrivals that go nowhere because all rates are 0.
+        raise InputError(f"the plan cannot be simulated: {fault}") from None
 
 
 def verify_anything(

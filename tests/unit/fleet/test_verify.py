@@ -354,6 +354,22 @@ def test_a_plan_without_pools_or_alternative_is_refused() -> None:
         verify_plan(replace(plan, colocated=None), scenario, VerifyOptions(colocated=True))
 
 
+def test_a_plan_written_by_hand_is_checked_first() -> None:
+    """Every impossible number at once; rates of 0 give the simulator nothing to do."""
+    plan, scenario = planned()
+    wrong = tuple(replace(pool, replicas=0, layout=replace(pool.layout, tp=0)) for pool in plan.pools)
+    with pytest.raises(InputError) as fault:
+        verify_plan(replace(plan, pools=wrong), scenario)
+    for words in ("prefill-1: 0 replicas", "decode-1: 0 replicas", "must be at least 1"):
+        assert words in str(fault.value)
+    decode = tuple(pool for pool in plan.pools if pool.role == "decode")
+    with pytest.raises(InputError, match="decode pools only"):
+        verify_plan(replace(plan, pools=decode), scenario)
+    idle = tuple(replace(pool, rate_req_per_s=0.0) for pool in plan.pools)
+    with pytest.raises(InputError, match="cannot be simulated"):
+        verify_plan(replace(plan, pools=idle), scenario)
+
+
 def test_a_plan_keeps_its_verification_through_json() -> None:
     """PLAN.json with a simulation reads back equal, and without one too."""
     plan, scenario = planned()
