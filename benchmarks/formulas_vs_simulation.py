@@ -20,7 +20,6 @@ from pdplan.serving import colocated as co
 from pdplan.serving import decode as de
 from pdplan.serving import prefill as pre
 from pdplan.serving.rank_passes import requests_of_full_pass
-from pdplan.serving.slo import Service, disaggregated_latencies
 from pdplan.simulate import (
     ColocatedPool,
     DecodePool,
@@ -250,19 +249,13 @@ def fleet_rows(n: int, rng: np.random.Generator) -> Iterator[Row]:
         summary = summarise(simulate(fleet, mix.draw(rng, n, rate)))
         state = de.decode_state(rate / decoders, batch, step[:, None], mean)
         typical = float(state.base_s[0] + state.slope_s[0] * (1 + state.mean_batch[0]))
-        found = disaggregated_latencies(
-            rate,
-            8,
-            decoders,
-            Service(
-                prefill_s=service_s, weight=mix.weight, decode_tokens=mix.answer - 1, batch=batch, step_time_s=step,
-                extra_s=0.03 + typical / 2,
-            ),
-            quantiles=QUANTILES,
-        )  # fmt: skip
+        queue = pre.PrefillService(service_s=service_s[:, None], weight=mix.weight)
+        extra = 0.03 + typical / 2
+        ttft = [float(pre.ttft_quantile_s(q, rate, 8, queue, extra_s=extra)[0]) for q in QUANTILES]
+        tpot = [float(de.tpot_quantile_s(q, state)[0]) for q in QUANTILES]
         case = f"8 prefill, {decoders} decode"
-        yield _row("disaggregated fleet", case, load, "ttft_s", summary, [found.ttft.quantile_s[q] for q in QUANTILES])
-        yield _row("disaggregated fleet", case, load, "tpot_s", summary, [found.tpot.quantile_s[q] for q in QUANTILES])
+        yield _row("disaggregated fleet", case, load, "ttft_s", summary, ttft)
+        yield _row("disaggregated fleet", case, load, "tpot_s", summary, tpot)
 
 
 PARTS = (prefill_rows, rank_rows, decode_rows, colocated_rows, fleet_rows)

@@ -15,10 +15,13 @@ from pdplan.fleet.pools import BATCH_GRID, colocated_model, decode_model, link_b
 from pdplan.perf.layout import Layouts
 from pdplan.scenario.resolve import Scenario
 from pdplan.serving import colocated, decode, prefill
+from pdplan.workload.mix import RequestMix
 
 __all__ = ["Evaluation", "PoolSpec", "PoolState", "colocated_extra_s", "evaluate", "layouts_of"]
 
 Floats = NDArray[np.float64]
+_ANSWERS = np.concatenate([np.linspace(0, 0.9, 46)[1:], np.linspace(0.9, 0.99, 13)[1:], np.linspace(0.99, 1, 6)[1:-1]])
+"""Cumulative shares at which answers of similar length are taken together."""
 Tail = Callable[[Floats], Floats]
 """P(latency > t) at many t, (G,) -> (G,)."""
 
@@ -56,6 +59,9 @@ class PoolState:
     ttft_mean_s: float = 0.0
     tpot_tail: Tail | None = None
     tpot_mean_s: float = 0.0
+    itl_tail: Tail | None = None
+    """Of the gap between two tokens, over tokens."""
+    itl_mean_s: float = 0.0
     transfer_mean_s: float = 0.0
     kv_bytes_per_request: float = 0.0
     prefill_work_frac: float = 0.0
@@ -108,6 +114,20 @@ def _memory(fleet: Fleet, layouts: Layouts, sequences: float, context: float, st
     )
 
 
+_GAP_LEVELS = np.concatenate([np.linspace(0.002, 0.96, 240), np.linspace(0.961, 0.9995, 78)])
+
+
+def _tail_of(quantiles: Floats, stable: bool) -> Tail:
+    """P(gap > t) from the quantiles at `_GAP_LEVELS`; a level that many share is a jump."""
+    rising = np.maximum.accumulate(quantiles) + np.arange(len(quantiles)) * 1e-12
+
+    def tail(limits: Floats) -> Floats:
+        below = np.interp(limits, rising, _GAP_LEVELS, left=0.0, right=1.0)
+        return np.asarray(1.0 - below if stable else np.ones_like(limits), dtype=np.float64)
+
+    return tail
+
+
 def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState:
     layouts = layouts_of(fleet, spec)
     model = decode_model(scenario, fleet, layouts, spec.batch_cap)
@@ -149,6 +169,8 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
         memory=_memory(fleet, layouts, batch, model.context_tokens, staged),
         tpot_tail=tail,
         tpot_mean_s=_scalar(decode.tpot_mean_s(state, per_step)),
+        itl_tail=_tail_of(decode.step_quantile_s(_GAP_LEVELS[:, None], state, float(spec.replicas))[:, 0], stable),
+        itl_mean_s=_scalar(typical),
         stable=stable,
     )
 
@@ -238,6 +260,8 @@ def _colocated_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolSt
         ttft_mean_s=_scalar(colocated.ttft_mean_s(state, model)) + extra,
         tpot_tail=tpot,
         tpot_mean_s=_scalar(colocated.tpot_mean_s(state, model)),
+        itl_tail=_tail_of(colocated.itl_quantile_s(_GAP_LEVELS[:, None], state, model)[:, 0], stable),
+        itl_mean_s=_scalar(state.iteration_s),
         prefill_work_frac=_scalar(state.prefill_share),
         stable=stable,
     )
@@ -269,12 +293,44 @@ def _quantile(tails: Sequence[tuple[float, Tail]], percentile: float) -> float:
     return high
 
 
+_LEVELS = np.array([0.0469100770306680, 0.2307653449471585, 0.5, 0.7692346550528415, 0.9530899229693320])
+_LEVEL_WEIGHTS = np.array(
+    [0.1184634425280945, 0.2393143352496832, 0.2844444444444444, 0.2393143352496832, 0.1184634425280945]
+)
+"""Gauss-Legendre rule in probability: levels of TPOT and their weights."""
+_TIMES = np.concatenate([[0.0], np.geomspace(1e-3, 1e5, 320)])
+"""Where tails of TTFT are tabulated for sums with decoding."""
+
+
+def _end_to_end(mix: RequestMix, ttft: Sequence[tuple[float, Tail]], tpot: Sequence[tuple[float, Tail]]) -> Tail:
+    """P(TTFT + tokens after the first x TPOT > t), the three independent of one another.
+
+    Answers of similar length are taken together; TPOT stands at five levels.
+    """
+    after = np.maximum(mix.output_tokens - 1, 0.0)
+    order = np.argsort(after, kind="stable")
+    weight = mix.weight[order]
+    group = np.searchsorted(_ANSWERS, np.cumsum(weight) - weight / 2)
+    group = np.unique(group, return_inverse=True)[1]
+    share = np.bincount(group, weights=weight)
+    tokens = np.bincount(group, weights=weight * after[order]) / share
+    late = sum((part * tail(_TIMES) for part, tail in ttft), start=np.zeros(len(_TIMES)))
+    paces = np.array([_quantile(tpot, 100 * level) for level in _LEVELS])
+    decoding = (tokens[:, None] * paces).ravel()
+    each = (share[:, None] * _LEVEL_WEIGHTS).ravel()
+
+    def tail(limits: Floats) -> Floats:
+        left = limits[:, None] - decoding
+        return np.asarray(np.where(left > 0, np.interp(left, _TIMES, late), 1.0) @ each, dtype=np.float64)
+
+    return tail
+
+
 def evaluate(scenario: Scenario, fleet: Fleet, specs: Sequence[PoolSpec]) -> Evaluation:
     """Every pool at its rate, and percentiles over all requests.
 
     A request's TTFT contains the first step of the decode pools at its destination, averaged by their rates.
-    End-to-end latency adds TPOT at the same percentile for a mean answer: an upper bound, since the two are not
-    comonotone.
+    End-to-end latency is the sum of TTFT and the tokens after the first at their pace.
     """
     states: dict[int, PoolState] = {}
     first_step: dict[str, float] = {}
@@ -307,24 +363,28 @@ def evaluate(scenario: Scenario, fleet: Fleet, specs: Sequence[PoolSpec]) -> Eva
         for metric in margin
     }
     cache: dict[tuple[str, float | None], float] = {}
+    tails: dict[str, list[tuple[float, Tail]]] = {}
+
+    def tails_of(metric: str) -> list[tuple[float, Tail]]:
+        if metric not in tails:
+            if metric == "e2e_s":
+                tails[metric] = [(1.0, _end_to_end(scenario.mix, tails_of("ttft_s"), tails_of("tpot_s")))]
+            else:
+                kind = metric.replace("_s", "_tail")
+                found = [(share, getattr(state, kind)) for share, state in shares(metric)]
+                tails[metric] = [(share, tail) for share, tail in found if tail is not None]
+        return tails[metric]
+
+    def mean(metric: str) -> float:
+        if metric == "e2e_s":
+            after = float(scenario.mix.mean(np.maximum(scenario.mix.output_tokens - 1, 0.0)))
+            return mean("ttft_s") + after * mean("tpot_s")
+        return float(sum(share * getattr(state, metric.replace("_s", "_mean_s")) for share, state in shares(metric)))
 
     def quantile(metric: str, percentile: float | None) -> float:
         key = (metric, percentile)
         if key not in cache:
-            if metric == "e2e_s":
-                answer = float(scenario.mix.mean(np.maximum(scenario.mix.output_tokens - 1, 0.0)))
-                cache[key] = quantile("ttft_s", percentile) + answer * quantile("tpot_s", percentile)
-            elif percentile is None:
-                cache[key] = sum(
-                    share * (state.ttft_mean_s if metric == "ttft_s" else state.tpot_mean_s)
-                    for share, state in shares(metric)
-                )
-            else:
-                tails = [
-                    (share, state.ttft_tail if metric == "ttft_s" else state.tpot_tail)
-                    for share, state in shares(metric)
-                ]
-                cache[key] = _quantile([(share, tail) for share, tail in tails if tail is not None], percentile)
+            cache[key] = mean(metric) if percentile is None else _quantile(tails_of(metric), percentile)
         return cache[key]
 
     def assured(metric: str, percentile: float) -> float:
@@ -341,6 +401,6 @@ def evaluate(scenario: Scenario, fleet: Fleet, specs: Sequence[PoolSpec]) -> Eva
         metric: Stats(
             mean=quantile(metric, None), p50=quantile(metric, 50), p90=quantile(metric, 90), p99=quantile(metric, 99)
         )
-        for metric in ("ttft_s", "tpot_s", "e2e_s")
+        for metric in ("ttft_s", "tpot_s", "itl_s", "e2e_s")
     }
     return Evaluation(states=ordered, latency=latency, quantile=quantile, assured=assured)

@@ -146,7 +146,7 @@ def _targets(scenario: Scenario, chosen: _Played, summary: Summary) -> tuple[Sim
     return tuple(lines)
 
 
-def _gaps(results: Sequence[SimResult]) -> list[SimulatedLatency]:
+def _gaps(chosen: _Played, results: Sequence[SimResult]) -> list[SimulatedLatency]:
     """Gaps between tokens, over tokens; the interval is over the runs."""
     lines = []
     for percentile in (50.0, 90.0, 99.0):
@@ -156,7 +156,7 @@ def _gaps(results: Sequence[SimResult]) -> list[SimulatedLatency]:
             SimulatedLatency(
                 metric="itl_s",
                 percentile=percentile,
-                planned=None,
+                planned=_planned(chosen, "itl_s", percentile),
                 simulated=_finite(value),
                 half_width_95=_finite(estimate(value, each).half_width),
             )
@@ -189,7 +189,7 @@ def _latency(
                 )
             )
         if metric == "e2e_s":
-            lines += _gaps(results)
+            lines += _gaps(chosen, results)
     return (*lines, _largest_gap(results))
 
 

@@ -461,7 +461,7 @@ def tpot_quantile_s(q: float, state: ColocatedState, model: ColocatedModel) -> F
     return np.where(state.stable, found / model.tokens_per_step, np.inf)
 
 
-def itl_quantile_s(q: float, state: ColocatedState, model: ColocatedModel) -> Floats:
+def itl_quantile_s(q: ArrayLike, state: ColocatedState, model: ColocatedModel) -> Floats:
     """q-quantile over tokens of the gap between two tokens.
 
     Iterations without prefill last `decode_iteration_s`; the others last longer by a gamma-distributed work that ends
@@ -469,7 +469,7 @@ def itl_quantile_s(q: float, state: ColocatedState, model: ColocatedModel) -> Fl
     """
     empty, full = state.decode_iteration_s, state.full_iteration_s
     iteration = np.where(state.stable, state.iteration_s, 1.0)
-    if q >= 1:
+    if np.ndim(q) == 0 and float(np.asarray(q)) >= 1:
         batch = np.where(state.stable, state.mean_batch, 0.0)
         top = negbin_quantile(0.999, batch, np.where(state.stable, state.batch_variance, 0.0))
         return np.where(state.stable, full + model.per_sequence_s * np.maximum(top - batch, 0.0), np.inf)
@@ -478,6 +478,7 @@ def itl_quantile_s(q: float, state: ColocatedState, model: ColocatedModel) -> Fl
     bare = np.clip(bare, 0.0, 1 - 1e-9)
     mean = gain / (1 - bare)
     square = (state.iteration_variance_s2 + gain**2) / (1 - bare)
+    q = np.asarray(q, dtype=np.float64)
     level = np.clip((q - bare) / (1 - bare), 1e-6, 1 - 1e-9)
     more = np.minimum(gamma_quantile(level, mean, np.maximum(square - mean**2, 1e-18)), most)
     return np.where(state.stable, empty + np.where(q <= bare, 0.0, more), np.inf)

@@ -27,6 +27,7 @@ __all__ = [
     "decode_state",
     "life_factor",
     "negbin_quantile",
+    "step_quantile_s",
     "tpot_at_batch_s",
     "tpot_mean_s",
     "tpot_quantile_s",
@@ -228,6 +229,14 @@ def tpot_at_batch_s(level: Floats, state: DecodeState, tokens_per_step: ArrayLik
     bent = _step_and_slope(*state.table, np.maximum(1 + state.mean_batch + lasting, 1.0))[0]
     out: Floats = np.maximum(typical + state.slope_s * lasting, bent) / np.asarray(tokens_per_step)
     return np.where(state.stable, out, np.inf)
+
+
+def step_quantile_s(q: ArrayLike, state: DecodeState, replicas: ArrayLike = 1.0) -> Floats:
+    """q-quantile over steps of one step, the gap between two tokens, (..., C); `replicas` as in :func:`tpot_quantile_s`."""
+    n = np.asarray(replicas, dtype=np.float64)
+    level = 1 + negbin_quantile(q, n * state.mean_batch, n * state.batch_variance) / n
+    bent = _step_and_slope(*state.table, np.maximum(level, 1.0))[0]
+    return np.where(state.stable, np.maximum(state.base_s + state.slope_s * level, bent), np.inf)
 
 
 class DecodeCapacity(NamedTuple):
