@@ -189,10 +189,15 @@ def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, An
     model = attempt("model", lambda: _model(file.model, loaded.folder, catalog, kept))
     engine = attempt("engine", lambda: catalog.engine(file.engine))
     lengths = kept.get("lengths", file.workload.lengths)
+    remarks: list[str] = []
     mix = attempt(
         "workload.lengths",
         lambda: mix_from_spec(
-            lengths, catalog=catalog, folder=loaded.folder, prefix_hit_frac=file.workload.prefix_hit_frac
+            lengths,
+            catalog=catalog,
+            folder=loaded.folder,
+            prefix_hit_frac=file.workload.prefix_hit_frac,
+            remarks=remarks,
         ),
     )
     if mix is not None and isinstance(lengths, dict) and "trace" in lengths:
@@ -244,7 +249,7 @@ def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, An
         time_limit_s=file.solver.time_limit_s,
         gap=file.solver.gap,
         latency_overrides={**(profile.overrides() if profile else {}), **file.latency_overrides},
-        warnings=tuple(warnings),
+        warnings=(*remarks, *warnings),
         catalog_digest=catalog.digest(),
         max_price_age_days=file.finance.max_price_age_days,
         inputs=kept,
