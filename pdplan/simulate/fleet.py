@@ -24,7 +24,8 @@ __all__ = [
 Floats = NDArray[np.float64]
 Router = Literal["central", "round_robin", "least_loaded", "prefix_aware", "random"]
 ROUTERS: tuple[Router, ...] = ("central", "round_robin", "least_loaded", "prefix_aware", "random")
-"""central: one queue for the pool; least_loaded: seconds of prompt work ahead, or requests in a decoding replica;
+"""central: one queue for the pool; least_loaded: seconds of prompt work ahead or, where that is more, of caches at the NIC
+(requests in a decoding replica);
 prefix_aware: where the request's prefix group was served last, unless that replica is too busy."""
 
 

@@ -342,6 +342,9 @@ def choose_server(servers: Any, pool: Any, times: Any, tree: Any, home: Any, g: 
                 load = s.queued_work
                 if times[j] < INF:
                     load += times[j] - now
+                # A replica whose caches wait for its NIC is no less busy.
+                if s.nic_free - now > load:
+                    load = s.nic_free - now
             if load < least:
                 best, least = j, load
             if j == known:

@@ -121,6 +121,14 @@ def test_a_nic_carries_no_more_than_its_bandwidth_whatever_overlaps() -> None:
     np.testing.assert_allclose(result.landed_s[[0, 6, 7]], [4.15, 10.5, 12.0])
 
 
+def test_the_least_loaded_replica_is_not_one_whose_nic_is_busy() -> None:
+    """Passes of 1 s and streams of 3 s: requests 2 s apart find both replicas idle and must alternate."""
+    pool = replace(PREFILL, replicas=2, kv_bytes_per_token=1e6, nic_bytes_per_s=1e8 / 3)
+    result = run(SimFleet(prefill=[pool], decode=[DECODE]), arrival_s=[0.0, 2.0, 4.0, 6.0], output_tokens=2)
+
+    np.testing.assert_allclose(result.landed_s, [4.0, 6.0, 8.0, 10.0])
+
+
 def test_where_the_first_token_is_released() -> None:
     """At the end of the pass the transfer is a gap between tokens; at decode it is part of the TTFT."""
     pool = replace(PREFILL, handshake_s=0.4)
