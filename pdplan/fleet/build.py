@@ -351,6 +351,8 @@ def build_problem(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode
             lot_nodes=offer.lot_nodes,
             owned_nodes=offer.owned_nodes,
             owned_cost_usd_per_node_hour=offer.owned_usd_per_node_hour,
+            carbon_kg_per_node_hour=offer.carbon_kg_per_node_hour,
+            vendor=offer.accelerator.vendor,
         )
         for site in scenario.sites
         for offer in site.offers
@@ -384,6 +386,20 @@ def build_problem(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode
                 role: getattr(fleet_rules, role).min_cards
                 for role in ("prefill", "decode", "colocated")
                 if getattr(fleet_rules, role).min_cards
+            },
+            pinned_nodes={
+                (pin.site, pin.role, pin.type): pin.nodes
+                for pin in fleet_rules.pinned
+                if (pin.role == "colocated") == (mode == "colocated")
+            },
+            max_carbon_kg_per_hour=fleet_rules.max_carbon_kg_per_hour,
+            same_vendor=fleet_rules.same_vendor,
+            current_nodes={(entry.site, entry.type): entry.nodes for entry in fleet_rules.current},
+            max_changed_nodes=fleet_rules.max_changed_nodes,
+            spare_nodes={
+                role: getattr(fleet_rules, role).spare_nodes
+                for role in ("prefill", "decode", "colocated")
+                if getattr(fleet_rules, role).spare_nodes
             },
         ),
         states=(State(id="design", rate_req_per_s=scenario.rate_req_per_s, hours_per_year=8760.0),),

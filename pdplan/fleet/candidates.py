@@ -172,7 +172,9 @@ def offers_for(scenario: Scenario, role: str) -> list[Offer]:
         if rules.sites is None or site.name in rules.sites
         for offer in site.offers
         if (rules.node_types is None or offer.node.id in rules.node_types)
+        and offer.node.id not in rules.forbidden_node_types
         and role in offer.roles
+        and (site.rack_power_w is None or offer.node.kind == "supernode" or offer.node.power_w <= site.rack_power_w)
         and (offer.max_nodes is None or offer.max_nodes > 0)
     ]
 

@@ -143,6 +143,14 @@ def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[s
                     float(offer.min_nodes),
                     float(entry.nodes + entry.owned_nodes),
                 )
+    for (site, role, node_type), used in sorted(cards.items()):
+        if spare := getattr(scenario.fleet, role).spare_nodes:
+            per_node = offers[site, node_type].node.cards_per_node
+            add(
+                f"spare {role} nodes of {node_type} at {site}",
+                float(spare),
+                (have[site, role, node_type] - used) // per_node,
+            )
     for role in ("prefill", "decode", "colocated"):
         rules = getattr(scenario.fleet, role)
         allowed = {(offer.site, offer.node.id) for offer in offers_for(scenario, role)}
@@ -198,6 +206,24 @@ def _limit_checks(
         add("cards of the fleet", float(cards), float(rules.max_cards))
     if rules.max_sites is not None:
         add("sites in use", float(len({pool.site for pool in plan.pools})), float(rules.max_sites))
+    if rules.max_carbon_kg_per_hour is not None:
+        carbon = sum(pool.nodes * offers[pool.site, pool.node_type].carbon_kg_per_node_hour for pool in plan.pools)
+        add("CO2 of the fleet [kg/h]", carbon, rules.max_carbon_kg_per_hour)
+    if rules.same_vendor:
+        vendors = {offers[p.site, p.node_type].accelerator.vendor for p in plan.pools if p.role != "colocated"}
+        add("vendors of prefill and decode", float(len(vendors)), 1.0)
+    for pin in rules.pinned:
+        if (pin.role == "colocated") == (plan.mode == "colocated"):
+            mine = [p for p in plan.pools if (p.site, p.role, p.node_type) == (pin.site, pin.role, pin.type)]
+            off = abs(sum(pool.nodes for pool in mine) - pin.nodes)
+            add(f"pinned {pin.role} nodes of {pin.type} at {pin.site} [difference]", float(off), 0.0)
+    if rules.max_changed_nodes is not None:
+        had: dict[tuple[str, str], int] = defaultdict(int)
+        for entry in plan.purchases:
+            had[entry.site, entry.node_type] += entry.nodes + entry.owned_nodes
+        today = {(entry.site, entry.type): entry.nodes for entry in rules.current}
+        moved = sum(abs(had.get(place, 0) - today.get(place, 0)) for place in {*had, *today})
+        add("nodes that come or go", float(moved), float(rules.max_changed_nodes))
     for site in scenario.sites:
         mine = [pool for pool in plan.pools if pool.site == site.name]
         if site.max_power_w is not None:
@@ -260,6 +286,10 @@ _BINDING = (
     "least",
     "sites in use",
     "replicas fit",
+    "CO2 of",
+    "vendors of",
+    "nodes that come",
+    "spare ",
 )
 
 

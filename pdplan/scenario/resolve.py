@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -14,7 +14,16 @@ from pdplan.catalog.reader import Reader
 from pdplan.catalog.specs import AcceleratorSpec, EngineSpec, FamilySpec, ModelSpec, NodeSpec, PriceRow
 from pdplan.errors import InputError, unknown_name
 from pdplan.scenario.load import LoadedScenario
-from pdplan.scenario.schema import FleetFile, NodeFile, PriceChoice, ScenarioFile, SiteFile, percentile_of
+from pdplan.scenario.schema import (
+    CurrentFile,
+    FleetFile,
+    NodeFile,
+    PinnedFile,
+    PriceChoice,
+    ScenarioFile,
+    SiteFile,
+    percentile_of,
+)
 from pdplan.units import HOURS_PER_MONTH, HOURS_PER_YEAR
 from pdplan.workload.lengths import mix_from_spec
 from pdplan.workload.mix import RequestMix
@@ -65,6 +74,8 @@ class Offer:
     """In words: which row or which figure of the user, and how it became an hourly cost."""
     price_row: PriceRow | None
     """The catalog row behind it, if one was used."""
+    carbon_kg_per_node_hour: float = 0.0
+    """At full load, PUE included; 0 where the site gives no figure for its grid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +86,7 @@ class Site:
     offers: tuple[Offer, ...]
     max_power_w: float | None
     max_cards: int | None
+    rack_power_w: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +323,15 @@ def _sites(file: ScenarioFile, name: str, catalog: Catalog, faults: list[str]) -
                 f"{name}: sites.{i}: the inventory of {site.name} is empty (max_nodes is 0 for every type); "
                 f"raise one or leave the site out"
             )
-        sites.append(Site(name=site.name, offers=tuple(offers), max_power_w=site.max_power, max_cards=site.max_cards))
+        sites.append(
+            Site(
+                name=site.name,
+                offers=tuple(offers),
+                max_power_w=site.max_power,
+                max_cards=site.max_cards,
+                rack_power_w=site.rack_power,
+            )
+        )
     return tuple(sites), warnings
 
 
@@ -365,6 +385,7 @@ def _offer(
         usd_per_node_hour=price,
         price_basis=basis,
         price_row=row,
+        carbon_kg_per_node_hour=node.power_w / 1e3 * (site.pue or 1.0) * (site.grid_co2_kg_per_kwh or 0.0),
     )
 
 
@@ -455,12 +476,29 @@ def _links(file: ScenarioFile, name: str, faults: list[str]) -> tuple[SiteLink, 
 def _check_roles(file: ScenarioFile, name: str, faults: list[str]) -> None:
     known_sites = {site.name for site in file.sites}
     known_types = {entry if isinstance(entry, str) else entry.type for site in file.sites for entry in site.nodes}
+    fleet = file.fleet
+    lists: dict[str, Sequence[PinnedFile | CurrentFile]] = {"pinned": fleet.pinned, "current": fleet.current}
+    for list_name, entries in lists.items():
+        for i, given in enumerate(entries):
+            where = f"{name}: fleet.{list_name}.{i}"
+            if given.site not in known_sites:
+                faults.append(f"{where}.site: {unknown_name('site', given.site, known_sites)}")
+            if given.type not in known_types and list_name == "pinned":
+                faults.append(f"{where}.type: {unknown_name('node type', given.type, known_types)}")
+    if fleet.max_changed_nodes is not None and not fleet.current:
+        faults.append(f"{name}: fleet.max_changed_nodes: needs fleet.current, the nodes that run today")
+    wants_carbon = fleet.max_carbon_kg_per_hour is not None or file.objective == "carbon"
+    silent = [site.name for site in file.sites if site.grid_co2_kg_per_kwh is None]
+    if wants_carbon and silent:
+        faults.append(
+            f"{name}: sites: {', '.join(silent)} lacks grid_co2_kg_per_kwh, which a carbon limit or objective needs"
+        )
     for role in ROLES:
         rules = getattr(file.fleet, role)
         for site in rules.sites or ():
             if site not in known_sites:
                 faults.append(f"{name}: fleet.{role}.sites: {unknown_name('site', site, known_sites)}")
-        for node_type in rules.node_types or ():
+        for node_type in (*(rules.node_types or ()), *rules.forbidden_node_types):
             if node_type not in known_types:
                 faults.append(f"{name}: fleet.{role}.node_types: {unknown_name('node type', node_type, known_types)}")
         if rules.sites == [] or rules.node_types == []:

@@ -170,6 +170,10 @@ class SiteFile(_Strict):
     """Most accelerator cards this site can hold."""
     electricity_usd_per_kwh: NonNegative | None = None
     """Tariff for nodes whose price leaves energy out (purchased ones)."""
+    grid_co2_kg_per_kwh: NonNegative | None = None
+    """Carbon dioxide of the electricity; needed for `max_carbon_kg_per_hour` and the objective carbon."""
+    rack_power: Watts | None = None
+    """Most a rack gives; node types of one rack that draw more are not used here, e.g. 40 kW."""
     pue: Annotated[float, Field(ge=1, le=3, strict=True)] | None = None
     """Power usage effectiveness of the site."""
 
@@ -202,6 +206,29 @@ class RoleFile(_Strict):
     """Sites where it may run (default: all)."""
     node_types: list[str] | None = None
     """Node types it may use (default: all)."""
+    forbidden_node_types: list[str] = Field(default_factory=list)
+    """Node types it may not use."""
+    spare_nodes: CountOrZero = 0
+    """N + k: at every site, of every type the role uses, so many nodes more than the load needs."""
+
+
+class PinnedFile(_Strict):
+    """Nodes that are fixed: exactly so many in use."""
+
+    site: str
+    role: Role
+    type: str
+    """Catalog id of the node."""
+    nodes: CountOrZero
+
+
+class CurrentFile(_Strict):
+    """Nodes that run today."""
+
+    site: str
+    type: str
+    """Catalog id of the node."""
+    nodes: CountOrZero
 
 
 class FleetFile(_Strict):
@@ -220,6 +247,16 @@ class FleetFile(_Strict):
     """Most cards in the fleet."""
     max_sites: Count | None = None
     """Most sites that may be used."""
+    max_carbon_kg_per_hour: Positive | None = None
+    """Most carbon dioxide of the nodes in use."""
+    same_vendor: bool = False
+    """Prefill and decode on accelerators of one vendor."""
+    pinned: list[PinnedFile] = Field(default_factory=list)
+    """Exact node counts, e.g. [{site: west, role: decode, type: h20-96-8, nodes: 24}]."""
+    current: list[CurrentFile] = Field(default_factory=list)
+    """The fleet of today, for `max_changed_nodes`."""
+    max_changed_nodes: CountOrZero | None = None
+    """Most nodes that may come or go against `current`, over all types and sites."""
     max_tp: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None
     """Largest tensor-parallel width considered."""
     max_cards_per_replica: Count | None = None
@@ -277,7 +314,7 @@ class ScenarioFile(_Strict):
     pricing: PriceChoice = PriceChoice()
     """Default choice of catalog price rows."""
     finance: FinanceFile = FinanceFile()
-    objective: Literal["cost", "cards", "power"] = "cost"
+    objective: Literal["cost", "cards", "power", "carbon"] = "cost"
     """What to minimise."""
     solver: SolverFile = SolverFile()
     profile: Annotated[str, Field(min_length=1)] | None = None
