@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,6 +102,9 @@ def model_id_of(name: str, catalog: Catalog) -> str:
 def node_id_of(name: str, catalog: Catalog) -> str:
     """Catalog id of a node by id, accelerator or the hardware name of a benchmark (the common node of that card).
 
+    Benchmarks append the name of a cluster to that of the card (``h100-cluster7``): what follows the card is dropped, word
+    by word, where the whole name is not known.
+
     Raises
     ------
     InputError
@@ -124,6 +128,10 @@ def node_id_of(name: str, catalog: Catalog) -> str:
         eights = [node for node in having if int(catalog.raw("nodes", node).get("cards") or 0) == 8]
         if having:
             return min(eights or having, key=lambda node: (len(node), node))
+    shorter = re.split(r"[-_ ./]", label)[:-1]
+    if shorter:
+        with contextlib.suppress(InputError):
+            return node_id_of("-".join(shorter), catalog)
     raise InputError(f"hardware: {unknown_name('hardware', name, [*NODE_OF, *catalog.ids('accelerators')])}")
 
 

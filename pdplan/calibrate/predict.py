@@ -113,6 +113,7 @@ def _bucket(row: MeasuredRow) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+_NO_RESERVE = {"memory_usable_frac": 1.0, "memory_reserve_bytes": 0.0}
 PROMPT_TO_ANSWER = 16.0
 """Input over output tokens beyond which no row of the fit lies."""
 
@@ -150,21 +151,33 @@ def predict_rows(rows: Sequence[MeasuredRow], catalog: Catalog, **replaced: Any)
     for i, row in enumerate(rows):
         if row.deployment is not None:
             buckets.setdefault(_bucket(row), []).append(i)
-    for key, indices in buckets.items():
+
+    def run(load: str, indices: list[int], changed: dict[str, Any]) -> list[int]:
+        """Predict some rows; returns those whose weights fit, but nothing beside the reserve."""
+        tight: list[int] = []
         deployments = [d for i in indices if (d := rows[i].deployment) is not None]
-        for part, where in _parts(deployments, indices, catalog, replaced, problem):
+        for part, where in _parts(deployments, indices, catalog, changed, problem):
             try:
                 with warnings.catch_warnings(), np.errstate(all="ignore"):
                     warnings.simplefilter("ignore", RuntimeWarning)
-                    found = _LOADS[key[0]](part)
+                    found = _LOADS[load](part)
             except (PdplanError, ValueError, ArithmeticError, IndexError) as fault:
                 for i in where:
                     problem[i] = f"cannot be predicted: {' '.join(str(fault).split())}"
                 continue
-            _store(part, where, found, value, busy, saturated, problem, note)
+            tight += _store(part, where, found, value, busy, saturated, problem, note)
             trust = _trust(part, catalog)
             for i in where:
                 confidence[i] = _LOWER[trust] if doubts[i] else trust
+        return tight
+
+    for key, indices in buckets.items():
+        # A measured row ran, so it fitted: on the last of the memory, without the reserve that a plan keeps.
+        if tight := run(key[0], indices, replaced):
+            for i in tight:
+                problem[i], doubts[i] = "", (*doubts[i], "the weights leave next to no room: predicted without reserve")
+                note[i] = "; ".join(doubts[i])
+            run(key[0], tight, {**replaced, "general": {**dict(replaced.get("general") or {}), **_NO_RESERVE}})
     bounds = _bounds(rows, catalog, value, busy, confidence)
     return Predictions(
         value=value, problem=problem, note=note, confidence=list(confidence), saturated=saturated, **bounds
@@ -193,7 +206,9 @@ def _store(
     saturated: NDArray[np.bool_],
     problem: list[str],
     note: list[str],
-) -> None:
+) -> list[int]:
+    """Write results and remarks; returns the rows without a result whose weights alone would fit."""
+    tight = []
     for metric in METRICS:
         if metric in found:
             value[metric][where] = found[metric]
@@ -207,6 +222,8 @@ def _store(
             for m in METRICS:
                 value[m][i] = np.nan
             need, have = np.ravel(budget.weights_bytes_per_card)[j] / 1e9, np.ravel(budget.hbm_bytes)[j] / 1e9
+            if need < have:
+                tight.append(i)
             problem[i] = (
                 f"not one sequence fits: the weights take {need:.0f} GB of the {have:.0f} GB of a card with this layout"
             )
@@ -218,6 +235,7 @@ def _store(
         if saturated[i]:
             remarks.append("saturated: a queue grows in front of prefill, TTFT is an order of magnitude")
         note[i] = "; ".join(remarks)
+    return tight
 
 
 def _trust(group: Group, catalog: Catalog) -> Confidence:

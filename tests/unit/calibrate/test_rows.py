@@ -223,3 +223,30 @@ def test_measured_columns_may_be_absent(root: Path, tmp_path: Path, catalog: Cat
 def test_given_defaults_to_nothing() -> None:
     """No deployment is assumed."""
     assert dict(Given().values) == {}
+
+
+def test_a_row_that_ran_is_predicted_on_the_last_of_the_memory(tmp_path: Path, catalog: Catalog) -> None:
+    """Weights that fit but leave only the reserve: predicted with a doubt; weights that do not fit: not supported."""
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "row_id,model,hardware,engine,precision,tp,concurrency,input_tokens,output_tokens\n"
+        "tight,qwen3-next-80b-a3b,h100,vllm,bf16,2,1,500,100\n"
+        "no,qwen3-next-80b-a3b,h100,vllm,bf16,1,1,500,100\n"
+        "roomy,qwen3-next-80b-a3b,h100,vllm,bf16,4,1,500,100\n",
+        encoding="utf-8",
+    )
+    rows = read_rows(path, catalog)
+    found = predict_rows(rows, catalog)
+    assert list(found.supported()) == [True, False, True]
+    assert "without reserve" in found.note[0] and "without reserve" not in found.note[2]
+    assert found.value["tpot_s"][0] > found.value["tpot_s"][2] > 0
+    assert found.confidence[0] != found.confidence[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("gb300-nv", "gb300-nvl72"), ("h100-dgxc-slurm", "h100-sxm-8"), ("MI355X_cluster", "oam-mi355x-8")],
+)
+def test_names_of_clusters_behind_the_card_are_dropped(catalog: Catalog, name: str, expected: str) -> None:
+    """Public benchmarks name the machine room too."""
+    assert node_id_of(name, catalog) == expected
