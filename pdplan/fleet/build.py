@@ -171,6 +171,7 @@ def decode_rates(scenario: Scenario, fleet: Fleet, c: Candidates) -> Floats:
             model.max_batch,
             tokens_per_step=model.tokens_per_step,
             context_spread_s=model.context_spread_s,
+            arrival_cv2=scenario.arrival_cv2,
             staging_s=model.staging_s,
         ).rate_req_per_s
     return result

@@ -138,6 +138,7 @@ def _decode_state(scenario: Scenario, fleet: Fleet, spec: PoolSpec) -> PoolState
         model.mean_tokens,
         model.tokens_per_step,
         context_spread_s=model.context_spread_s,
+        arrival_cv2=scenario.arrival_cv2,
     )
     per_step = model.tokens_per_step
     typical = state.base_s + state.slope_s * (1 + state.mean_batch)

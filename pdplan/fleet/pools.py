@@ -276,4 +276,5 @@ def colocated_model(scenario: Scenario, fleet: Fleet, layouts: Layouts, chunk: A
         weight=mix.weight,
         chunk_tokens=size,
         tokens_per_step=float(latency.tokens_per_step(layouts)[0]),
+        arrival_cv2=scenario.arrival_cv2,
     )

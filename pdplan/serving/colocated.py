@@ -76,6 +76,8 @@ class ColocatedModel:
     chunk_tokens: Floats
     """(C,) tokens per iteration of the whole replica."""
     tokens_per_step: float = 1.0
+    arrival_cv2: float = 1.0
+    """Squared coefficient of variation of the gaps between arrivals (1 for Poisson)."""
 
 
 class _Moments(NamedTuple):
@@ -228,7 +230,11 @@ def _state(rate: Floats, model: ColocatedModel, m: _Moments) -> ColocatedState:
     stretch = np.maximum(1 - share, 1e-9)
     p = np.clip(lam * m.steps * model.per_sequence_s / stretch, 0.0, 1 - 1e-9)
     echo = lam / stretch
-    variance = batch / (1 - p) * (2 + 2 * echo * m.work + echo**2 * m.square_work) / 2
+    uneven = model.arrival_cv2 - 1
+    variance = (
+        batch / (1 - p) * (2 + 2 * echo * m.work + echo**2 * m.square_work + uneven * (1 + echo * m.work) ** 2) / 2
+    )
+    square = square + uneven * mean**2
 
     # Feedback: a queue that lasts as long as a request's life meets the batch of saturation, and changes of the batch
     # act on it like variance of the work.
@@ -250,10 +256,15 @@ def _state(rate: Floats, model: ColocatedModel, m: _Moments) -> ColocatedState:
     waits = loaded / rho * ((rho - lam * short) + lam * short * loaded ** (together - 1))
     waits = np.clip(waits, 1e-12, loaded)
     offset = scale * np.log(loaded / waits)
+    if uneven > 0:
+        # Bursts find the queue busy more often than time does (Kraemer and Langenbach-Belz, 1976).
+        scatter_all = square / mean**2 - 1 - uneven
+        found = 4 * rho / (model.arrival_cv2 + rho**2 * (4 * model.arrival_cv2 + scatter_all))
+        waits = np.minimum(waits + uneven * waits * (1 - waits) * found, 0.9999)
 
     gain, most = np.maximum(iteration - decode_only, 1e-12), np.maximum(full - decode_only, 1e-12)
     often = np.clip(gain / most, 0.0, 1.0)
-    arriving = lam * iteration * m.square_work
+    arriving = lam * iteration * (m.square_work + uneven * m.work**2)
     spread = np.maximum(
         np.minimum(often * (1 - often) * most**2, arriving / (1 - np.minimum(share, 0.999) ** 2)), 1e-18
     )
@@ -301,7 +312,9 @@ def _own(state: ColocatedState, model: ColocatedModel, m: _Moments) -> _Own:
     return _Own(chunks, chunks * state.room_tokens - tokens, alone, m.work / m.mean_tokens)
 
 
-def _unqueued(state: ColocatedState, own: _Own, m: _Moments) -> Iterator[tuple[Floats | float, Floats]]:
+def _unqueued(
+    state: ColocatedState, own: _Own, m: _Moments, arrival_cv2: float
+) -> Iterator[tuple[Floats | float, Floats]]:
     """(share, TTFT (G, ..., C)) over nodes, for requests that do not wait: the rest of an iteration, then their own."""
     lam, waits = state.rate_req_per_s, state.wait_probability
     empty, full = state.decode_iteration_s, state.full_iteration_s
@@ -318,6 +331,8 @@ def _unqueued(state: ColocatedState, own: _Own, m: _Moments) -> Iterator[tuple[F
     for share, more in passing:
         length = empty + more
         others = lam * (length + (own.chunks - 1) * full)
+        # Bursts: an arrival tells of others, half of them before and half after it.
+        others = np.maximum(others + (arrival_cv2 - 1) * -np.expm1(-others), 1e-12)
         none = np.exp(-others)
         some = np.maximum(1 - none, 1e-12)
         mean = others * m.mean_tokens / some
@@ -341,7 +356,7 @@ def ttft_mean_s(state: ColocatedState, model: ColocatedModel) -> Floats:
     """Mean over waiting and not waiting requests of the wait and their own iterations."""
     m = _moments(model)
     own, zero = _own(state, model, m), np.zeros((len(m.group_weight), *state.room_tokens.shape))
-    alone = sum((share * t for share, t in _unqueued(state, own, m)), start=zero)
+    alone = sum((share * t for share, t in _unqueued(state, own, m, model.arrival_cv2)), start=zero)
     waits = state.wait_probability
     each = (1 - waits) * alone + waits * (_queued(state, own, m) + state.wait_scale_s)
     return np.where(state.stable, np.tensordot(m.group_weight, each, axes=(0, 0)), np.inf)
@@ -350,12 +365,12 @@ def ttft_mean_s(state: ColocatedState, model: ColocatedModel) -> Floats:
 def ttft_tail(t_s: ArrayLike, state: ColocatedState, model: ColocatedModel) -> Floats:
     """P(TTFT > t), (..., C)."""
     m = _moments(model)
-    return _ttft_tail(np.asarray(t_s, dtype=np.float64), state, _own(state, model, m), m)
+    return _ttft_tail(np.asarray(t_s, dtype=np.float64), state, _own(state, model, m), m, model.arrival_cv2)
 
 
-def _ttft_tail(t: Floats, state: ColocatedState, own: _Own, m: _Moments) -> Floats:
+def _ttft_tail(t: Floats, state: ColocatedState, own: _Own, m: _Moments, arrival_cv2: float) -> Floats:
     late = sum(
-        (share * (time > t) for share, time in _unqueued(state, own, m)),
+        (share * (time > t) for share, time in _unqueued(state, own, m, arrival_cv2)),
         start=np.zeros((len(m.group_weight), *np.broadcast_shapes(t.shape, state.room_tokens.shape))),
     )
     left = t - _queued(state, own, m)
@@ -379,7 +394,7 @@ def ttft_quantile_s(q: float, state: ColocatedState, model: ColocatedModel) -> F
     own = _own(state, model, m)
     longest = (own.alone_s + own.per_token_s * own.left_tokens).max(axis=0)
     high = longest + state.full_iteration_s + state.wait_offset_s - state.wait_scale_s * math.log1p(-q)
-    return np.where(state.stable, _search(lambda t: _ttft_tail(t, state, own, m), q, high), np.inf)
+    return np.where(state.stable, _search(lambda t: _ttft_tail(t, state, own, m, model.arrival_cv2), q, high), np.inf)
 
 
 def tpot_mean_s(state: ColocatedState, model: ColocatedModel) -> Floats:
@@ -522,7 +537,7 @@ def colocated_capacity_req_per_s(
         ok = state.stable & (held <= most)
         own = _own(state, model, m)
         for q, limit in ttft_targets:
-            ok &= _ttft_tail(limit - np.asarray(extra_s), state, own, m) <= (1 - q) * (1 - _UNEVEN)
+            ok &= _ttft_tail(limit - np.asarray(extra_s), state, own, m, model.arrival_cv2) <= (1 - q) * (1 - _UNEVEN)
         if tpot_targets:
             spread = _tpot_spread(state, model, groups)
         for q, limit in tpot_targets:

@@ -115,7 +115,7 @@ def _checked(batch: ArrayLike, step_time_s: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _at_fluid(
-    b: Floats, t: Floats, steps: Floats, fluid: Floats, context_spread_s: Floats
+    b: Floats, t: Floats, steps: Floats, fluid: Floats, context_spread_s: Floats, arrival_cv2: float
 ) -> tuple[Floats, DecodeState]:
     """Rate that makes `fluid` the fluid point, and the state there."""
     step, slope = _step_and_slope(b, t, fluid)
@@ -124,8 +124,10 @@ def _at_fluid(
     rate = fluid / (steps * step)
     p = slope * fluid / step
     mean = (base / slope + 1) * p / (1 - p)
+    # Half of the scatter comes from arrivals, half from departures.
+    variance = mean / (1 - p) * (1 + arrival_cv2) / 2
     state = DecodeState(
-        base, slope, fluid, p, mean, mean / (1 - p), np.ones(fluid.shape, dtype=np.bool_), (b, t), context_spread_s
+        base, slope, fluid, p, mean, variance, np.ones(fluid.shape, dtype=np.bool_), (b, t), context_spread_s
     )
     return rate, state
 
@@ -145,6 +147,7 @@ def decode_state(
     tokens_per_step: ArrayLike = 1.0,
     *,
     context_spread_s: ArrayLike = 0.0,
+    arrival_cv2: float = 1.0,
 ) -> DecodeState:
     """State of ONE replica that receives `rate_req_per_s`.
 
@@ -162,6 +165,8 @@ def decode_state(
         Above 1 with speculative decoding.
     context_spread_s : scalar or (C,)
         What one standard deviation of a sequence's context adds to a step; N sequences scatter by the root of N of it.
+    arrival_cv2 : float
+        Squared coefficient of variation of the gaps between arrivals (1 for Poisson).
 
     Returns
     -------
@@ -178,7 +183,7 @@ def decode_state(
         middle = (low + high) / 2
         behind = middle < rate * steps * _step_and_slope(b, t, middle)[0]
         low, high = np.where(behind, middle, low), np.where(behind, high, middle)
-    _, state = _at_fluid(b, t, steps, high, np.asarray(context_spread_s, dtype=np.float64))
+    _, state = _at_fluid(b, t, steps, high, np.asarray(context_spread_s, dtype=np.float64), arrival_cv2)
     return state._replace(stable=high < 0.999e6)
 
 
@@ -260,6 +265,7 @@ def decode_capacity_req_per_s(
     tokens_per_step: ArrayLike = 1.0,
     staging_s: ArrayLike = 0.0,
     context_spread_s: ArrayLike = 0.0,
+    arrival_cv2: float = 1.0,
     admission_wait_probability: float = ADMISSION_WAIT_PROBABILITY,
     max_load: float = 0.95,
 ) -> DecodeCapacity:
@@ -267,7 +273,7 @@ def decode_capacity_req_per_s(
 
     Parameters
     ----------
-    batch, step_time_s, mean_decode_tokens, tokens_per_step, context_spread_s
+    batch, step_time_s, mean_decode_tokens, tokens_per_step, context_spread_s, arrival_cv2
         As in :func:`decode_state`.
     targets : sequence of (q, limit_s)
         P(TPOT <= limit) >= q for each.
@@ -294,7 +300,7 @@ def decode_capacity_req_per_s(
         return np.asarray(need <= most, dtype=np.bool_)
 
     def met(fluid: Floats) -> NDArray[np.bool_]:
-        rate, state = _at_fluid(b, t, steps, fluid, context)
+        rate, state = _at_fluid(b, t, steps, fluid, context, arrival_cv2)
         ok = memory_fits(rate, state) & (state.load <= max_load)
         for q, limit in targets:
             ok &= tpot_quantile_s(q, state, tokens_per_step) <= limit
@@ -306,11 +312,11 @@ def decode_capacity_req_per_s(
         middle = (low + high) / 2
         good = met(middle)
         low, high = np.where(good, middle, low), np.where(good, high, middle)
-    rate, state = _at_fluid(b, t, steps, np.maximum(low, 1e-9), context)
+    rate, state = _at_fluid(b, t, steps, np.maximum(low, 1e-9), context, arrival_cv2)
     none = low < 1e-6
     full_step = _step_and_slope(b, t, np.maximum(most, 1e-9))[0]
     saturated = most / (steps * full_step)
-    next_rate, next_state = _at_fluid(b, t, steps, np.maximum(high, 1e-9) * (1 + 1e-6), context)
+    next_rate, next_state = _at_fluid(b, t, steps, np.maximum(high, 1e-9) * (1 + 1e-6), context, arrival_cv2)
     return DecodeCapacity(
         np.where(none, 0.0, rate),
         np.where(none, 0.0, state.mean_batch),
