@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pdplan.fleet.problem import CapacityTable, NodeOffer, PoolOption
 from pdplan.fleet.shape import Shape, is_loss, lost_nodes
 from pdplan.fleet.solver import Program
-from pdplan.fleet.tables import best_rate_per_replica, is_linear, segments
+from pdplan.fleet.tables import is_linear
 
-__all__ = ["FirstStage", "Part", "Variables", "build_states", "shares_nodes", "steepest"]
+__all__ = ["FirstStage", "Part", "Variables", "build_states", "shares_nodes"]
 
 Terms = list[tuple[str, float]]
 Place = tuple[str, str]
@@ -91,15 +91,6 @@ def _rate(shape: Shape, w: int) -> float:
     return sum(shape.lane_rates[w, lane.id] for lane in shape.problem.lanes)
 
 
-def steepest(shape: Shape, pool: PoolOption, w: int) -> float:
-    """Rate per replica that a pool cannot exceed in a state, whatever its size; 0 where it cannot serve."""
-    table = shape.table(pool, w)
-    if table is None:
-        return 0.0
-    rate_max = None if pool.group else shape.lane_rates[w, pool.lane]
-    return best_rate_per_replica(table, max(shape.most_replicas(pool, w), 1), rate_max)
-
-
 def _relaxed_pools(program: Program, v: Variables, shape: Shape, part: Part, w: int) -> None:
     """Relaxed capacity: cards taken >= flow x least cards per req/s of the pools that do the same.
 
@@ -109,10 +100,12 @@ def _relaxed_pools(program: Program, v: Variables, shape: Shape, part: Part, w: 
     """
     best: dict[tuple[str, str, str, str, str, str], tuple[float, float, list[PoolOption]]] = {}
     for pool in shape.problem.pools:
-        table = shape.table(pool, w)
-        if table is None or (part.pools is not None and pool.id not in part.pools):
+        if part.pools is not None and pool.id not in part.pools:
             continue
-        rate = part.best_rate.get((w, pool.id)) or steepest(shape, pool, w)
+        table = shape.table(pool, w)
+        if table is None:
+            continue
+        rate = part.best_rate.get((w, pool.id)) or shape.steepest(pool, w)
         if rate <= 0:
             continue
         cards = _cards_per_replica(pool, shape.offer((pool.site, pool.node_type))) / rate
@@ -127,7 +120,9 @@ def _relaxed_pools(program: Program, v: Variables, shape: Shape, part: Part, w: 
         v.need.setdefault((w, (site, role, kind)), []).append((x, cards))
 
 
-def _table_rows(program: Program, table: CapacityTable, n: str, x: str, most: int, rate_max: float) -> None:
+def _table_rows(
+    program: Program, shape: Shape, table: CapacityTable, n: str, x: str, most: int, rate_max: float
+) -> None:
     """Capacity: flow <= table(replicas), exact by pieces of the table, one of which is chosen."""
     if is_linear(table):
         per = float(table.rate_req_per_s[0]) / int(table.replicas[0])
@@ -136,7 +131,7 @@ def _table_rows(program: Program, table: CapacityTable, n: str, x: str, most: in
     count: Terms = [(n, -1.0)]
     carried: Terms = [(x, 1.0)]
     chosen: Terms = []
-    for first, last, rate, slope in segments(table):
+    for first, last, rate, slope in shape.reading(table).pieces:
         if first > most or rate <= 0:
             continue
         end = most if last is None else min(last, most)
@@ -158,14 +153,16 @@ def add_pools(program: Program, v: Variables, shape: Shape, part: Part, w: int) 
     """Pools of an exact state: flow[j] <= table[j](replicas[j]); a group's fractions sum to a whole number."""
     groups: dict[str, Terms] = defaultdict(list)
     for pool in shape.problem.pools:
+        if part.pools is not None and pool.id not in part.pools:
+            continue
         table = shape.table(pool, w)
-        if table is None or (part.pools is not None and pool.id not in part.pools):
+        if table is None:
             continue
         lane = shape.lane_rates[w, pool.lane]
         most = shape.most_replicas(pool, w)
         n = v.replicas[w, pool.id] = program.variable(0, most, integer=not pool.group, label="n")
         x = v.flow[w, pool.id] = program.variable(0, lane, label="f")
-        _table_rows(program, table, n, x, most, lane)
+        _table_rows(program, shape, table, n, x, most, lane)
         offer = shape.offer((pool.site, pool.node_type))
         need = v.need.setdefault((w, (pool.site, pool.role, pool.node_type)), [])
         if pool.group:

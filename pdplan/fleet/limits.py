@@ -45,7 +45,7 @@ def cards(shape: Shape, v: Variables, w: int, site: str | None = None) -> Terms:
     ]
 
 
-def cost_terms(shape: Shape, v: Variables, part: Part) -> Terms:
+def cost_terms(shape: Shape, v: Variables) -> Terms:
     """USD per hour, mean over phases and states: bought and kept nodes and link units in all hours, rent and energy by use."""
     problem = shape.problem
     terms: Terms = []
@@ -54,22 +54,21 @@ def cost_terms(shape: Shape, v: Variables, part: Part) -> Terms:
     terms += [(name, problem.offers[o].owned_cost_usd_per_node_hour) for o, name in v.kept.items()]
     for (i, p), name in v.links.items():
         terms.append((name, problem.links[i].usd_per_unit_hour * problem.phases[p].weight))
-    return terms + running_terms(shape, v, part)
+    return terms + running_terms(shape, v)
 
 
-def running_terms(shape: Shape, v: Variables, part: Part) -> Terms:
+def running_terms(shape: Shape, v: Variables) -> Terms:
     """USD per hour that depend on what runs: rented nodes and energy, by the hours of their states."""
     problem = shape.problem
     terms: Terms = []
     for (w, o), name in v.rent.items():
         terms.append((name, price(problem.offers[o], problem.states[w].phase) * shape.hours_share[w]))
-    for w in part.states:
-        for (state, key), name in v.nodes.items():
-            tariff = shape.offer((key[0], key[2])).energy_usd_per_kwh / 1e3 * shape.hours_share[w]
-            if state == w and tariff > 0:
-                terms.append((name, shape.offer((key[0], key[2])).power_w_per_node * tariff))
-                if (w, key) in v.spare:
-                    terms.append((v.spare[w, key], -_saved_w(shape, key) * tariff))
+    for (w, key), name in v.nodes.items():
+        tariff = shape.offer((key[0], key[2])).energy_usd_per_kwh / 1e3 * shape.hours_share[w]
+        if tariff > 0:
+            terms.append((name, shape.offer((key[0], key[2])).power_w_per_node * tariff))
+            if (w, key) in v.spare:
+                terms.append((v.spare[w, key], -_saved_w(shape, key) * tariff))
     return terms
 
 
@@ -88,7 +87,7 @@ def goal_terms(program: Program, v: Variables, shape: Shape, part: Part, objecti
     state uses, each (site, type) at its largest.
     """
     if objective == "cost":
-        return cost_terms(shape, v, part)
+        return cost_terms(shape, v)
     if objective == "carbon":
         return carbon_terms(shape, v)
     one = len(part.states) == 1
@@ -116,11 +115,11 @@ def goal_terms(program: Program, v: Variables, shape: Shape, part: Part, objecti
     return terms
 
 
-def add_budget(program: Program, v: Variables, shape: Shape, part: Part) -> None:
+def add_budget(program: Program, v: Variables, shape: Shape) -> None:
     """Budget: mean cost <= budget."""
     limit = shape.problem.limits.budget_usd_per_hour
     if limit is not None:
-        program.row("budget", cost_terms(shape, v, part), "<=", limit)
+        program.row("budget", cost_terms(shape, v), "<=", limit)
 
 
 def add_carbon(program: Program, v: Variables, shape: Shape) -> None:
@@ -215,7 +214,7 @@ def add_max_change(program: Program, v: Variables, shape: Shape) -> None:
 def build(shape: Shape, part: Part) -> tuple[Program, Variables]:
     """The whole program over the states of `part`, objective left open."""
     program, v = build_states(shape, part)
-    add_budget(program, v, shape, part)
+    add_budget(program, v, shape)
     add_carbon(program, v, shape)
     for w in part.states:
         add_power_and_cards(program, v, shape, w)

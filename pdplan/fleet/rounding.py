@@ -19,20 +19,22 @@ from dataclasses import dataclass, replace
 from pdplan.errors import SolverError
 from pdplan.fleet.audit import cost_usd_per_hour, failures
 from pdplan.fleet.extract import first_stage, open_roles, state_solution
-from pdplan.fleet.formulation import FirstStage, Part, steepest
+from pdplan.fleet.formulation import FirstStage, Part
 from pdplan.fleet.limits import build, cost_terms, running_terms
-from pdplan.fleet.problem import FleetProblem
+from pdplan.fleet.problem import FleetProblem, PoolOption
 from pdplan.fleet.reduce import state_class
 from pdplan.fleet.shape import Shape
+from pdplan.fleet.shrink import running_usd, shrink
 from pdplan.fleet.solution import FleetSolution, StateSolution
 
 __all__ = ["solve_by_states"]
 
-CLUSTERS = 24
+CLUSTERS = 8
 """States of the relaxed program."""
 GOOD_GAP = 5e-3
 """Rounds go on until the gap asked for, or this if that is smaller."""
 ROUNDS = 4
+STATE_LIMIT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,37 +74,43 @@ def cluster(problem: FleetProblem, apart: frozenset[int], most: int) -> _Cluster
 class _Rounder:
     """Exact states under growing purchases."""
 
-    def __init__(self, shape: Shape, bought: FirstStage, opened: dict[tuple[str, str, int], int], solver: str) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        bought: FirstStage,
+        opened: dict[tuple[str, str, int], int],
+        used: frozenset[tuple[str, ...]],
+        solver: str,
+        gaps: tuple[float, float],
+    ) -> None:
         self.shape = shape
         self.bought = bought
         self.opened = opened
+        self.used = used
+        """Kinds of pools (see `kind_of`) that the relaxed program used."""
         self.solver = solver
+        self.running_gap, self.buying_gap = gaps
         self.grew: set[int] = set()
 
-    def _places(self) -> set[tuple[str, str]]:
-        offers = self.shape.problem.offers
-        have = {o for (o, _), n in self.bought.buy.items() if n} | {o for o, n in self.bought.kept.items() if n}
-        have |= {o for o, offer in enumerate(offers) if offer.paid == "when_used"}
-        return {(offers[o].site, offers[o].node_type) for o in have}
-
     def _pools(self, w: int) -> frozenset[str]:
-        """Pools at places that have nodes; of those that do the same, the leanest at full load and the smallest."""
-        shape, places = self.shape, self._places()
-        best: dict[tuple[object, ...], list[tuple[float, int, str]]] = defaultdict(list)
-        for pool in shape.problem.pools:
-            rate = steepest(shape, pool, w) if (pool.site, pool.node_type) in places else 0.0
+        """Pools of the kinds that the relaxed program used: of each the leanest at full load and the smallest."""
+        best: dict[tuple[str, ...], list[tuple[float, int, str]]] = defaultdict(list)
+        for pool in self.shape.problem.pools:
+            kind = kind_of(pool)
+            rate = self.shape.steepest(pool, w) if kind in self.used else 0.0
             if rate > 0:
-                key = (pool.role, pool.lane, pool.site, pool.node_type, pool.destination_site, pool.compatibility)
-                best[key].append((pool.cards_per_replica / rate, pool.cards_per_replica, pool.id))
+                best[kind].append((pool.cards_per_replica / rate, pool.cards_per_replica, pool.id))
         chosen = set()
         for members in best.values():
             chosen.add(min(members)[2])
             chosen.add(min(members, key=lambda one: (one[1], one[0], one[2]))[2])
         return frozenset(chosen)
 
-    def state(self, w: int, limit_s: float) -> StateSolution | None:
-        """One state, exactly: with what is there, else with the least that must be bought."""
-        for fixed, pools in ((True, self._pools(w)), (False, None)):
+    def state(self, w: int, limit_s: float, *, first: bool) -> StateSolution | None:
+        """One state, exactly: the `first` of a class may buy what it lacks, others run on what is there."""
+        few = self._pools(w)
+        for fixed, pools in ((False, few), (False, None)) if first else ((True, few),):
+            gap = self.running_gap if fixed else self.buying_gap
             part = Part(
                 states=(w,),
                 floor=self.bought,
@@ -110,49 +118,92 @@ class _Rounder:
                 pools=pools,
                 open_roles=self.opened if fixed else {k: 1 for k, on in self.opened.items() if on},
             )
+            terms = running_terms if fixed else cost_terms
+            loose, lv = build(self.shape, replace(part, relaxed=frozenset((w,))))
+            loose.minimise(terms(self.shape, lv))
             program, v = build(self.shape, part)
-            program.minimise(running_terms(self.shape, v, part) if fixed else cost_terms(self.shape, v, part))
+            program.minimise(terms(self.shape, v))
             try:
-                outcome = program.solve(solver=self.solver, time_limit_s=limit_s, gap=2e-3)
+                least = loose.solve(solver=self.solver, time_limit_s=limit_s, gap=gap / 4)
+                if least.proof == "infeasible":
+                    continue
+                outcome = program.solve(
+                    solver=self.solver,
+                    time_limit_s=limit_s,
+                    gap=gap / 4,
+                    good_enough=least.bound * (1 + gap) + 1e-9,
+                )
             except SolverError:
                 continue
             if outcome.proof == "infeasible":
                 continue
             if not fixed:
-                self.bought = first_stage(v, outcome.value)
+                now = first_stage(v, outcome.value)
+                self.bought = FirstStage(
+                    buy=self.bought.buy | now.buy,
+                    kept=self.bought.kept | now.kept,
+                    links=self.bought.links | now.links,
+                    role_nodes=self.bought.role_nodes | now.role_nodes,
+                )
                 self.opened |= {key: 1 for key, on in open_roles(v, outcome.value).items() if on}
                 self.grew.add(w)
             return state_solution(self.shape, v, outcome.value, w)
         return None
 
 
-def _all_states(rounder: _Rounder, shape: Shape, deadline: float) -> tuple[StateSolution, ...] | None:
-    """Every state, the largest demand first; one that nothing is paid for by use repeats what the one above runs."""
+def kind_of(pool: PoolOption) -> tuple[str, ...]:
+    """Pools of a kind differ in their layout only."""
+    return (pool.role, pool.lane, pool.site, pool.node_type, pool.destination_site, pool.compatibility)
+
+
+def _all_states(rounder: _Rounder, shape: Shape, deadline: float) -> dict[int, StateSolution] | None:
+    """Every state: the largest demand of each class exactly, the others run down from it."""
     problem = shape.problem
     order = sorted(range(len(problem.states)), key=lambda w: (-problem.states[w].rate_req_per_s, w))
     found: dict[int, StateSolution] = {}
     above: dict[tuple[object, ...], int] = {}
     for w in order:
-        state = problem.states[w]
-        kind = state_class(state)
-        if kind in above and _free(problem, found[above[kind]]):
-            one = found[above[kind]]
-            scale = state.rate_req_per_s / one.rate_req_per_s
-            flows = {name: x * scale for name, x in one.flow_req_per_s.items()}
-            found[w] = replace(one, id=state.id, rate_req_per_s=state.rate_req_per_s, flow_req_per_s=flows)
+        kind = state_class(problem.states[w])
+        if kind not in above:
+            left = max(deadline - time.perf_counter(), 1.0)
+            solved = rounder.state(w, left / 4, first=True)
+            if solved is None:
+                return None
+            found[w] = solved
+        above.setdefault(kind, w)
+    for w in order:
+        top = above[state_class(problem.states[w])]
+        if w != top:
+            found[w] = shrink(shape, rounder.bought, found[top], w)
+    return found
+
+
+def _improved(
+    rounder: _Rounder, shape: Shape, found: dict[int, StateSolution], wanted: float, deadline: float
+) -> dict[int, StateSolution]:
+    """Solve single states exactly and run those below down from them, until `wanted` USD per hour are saved or time is up."""
+    states, hours = shape.problem.states, shape.hours_share
+    found = dict(found)
+    saved = 0.0
+    order = sorted(found, key=lambda w: (-states[w].rate_req_per_s, w))
+    # Spread over the demands first: what one state finds also serves its neighbours below.
+    for w in [*order[2::4], *order[1::4], *order[3::4], *order[4::4]]:
+        if saved >= wanted or time.perf_counter() > deadline:
+            break
+        if running_usd(shape, found[w]) <= 0 or hours[w] <= 0:
             continue
-        left = max(deadline - time.perf_counter(), 1.0)
-        solved = rounder.state(w, min(left, 10.0))
-        if solved is None:
-            return None
-        found[w], above[kind] = solved, w
-    return tuple(found[w] for w in range(len(problem.states)))
-
-
-def _free(problem: FleetProblem, one: StateSolution) -> bool:
-    """Whether what runs costs nothing by use."""
-    tariffs = {(o.site, o.node_type) for o in problem.offers if o.energy_usd_per_kwh > 0}
-    return not one.rented and not any((s, k) in tariffs for s, _, k in one.nodes)
+        better = rounder.state(w, min(STATE_LIMIT_S, max(deadline - time.perf_counter(), 0.2)), first=False)
+        if better is None:
+            continue
+        kind = state_class(states[w])
+        for u in order:
+            if state_class(states[u]) == kind and states[u].rate_req_per_s <= states[w].rate_req_per_s:
+                trial = better if u == w else shrink(shape, rounder.bought, better, u)
+                gain = running_usd(shape, found[u]) - running_usd(shape, trial)
+                if gain > 0:
+                    found[u] = trial
+                    saved += gain * hours[u]
+    return found
 
 
 def solve_by_states(
@@ -164,7 +215,7 @@ def solve_by_states(
     problem = shape.problem
     exact: frozenset[int] = frozenset()
     best: FleetSolution | None = None
-    bound = 0.0
+    bound = cost = 0.0
     for _ in range(ROUNDS):
         small = cluster(problem, exact, CLUSTERS)
         inner = Shape(small.problem) if len(small.members) < len(problem.states) else shape
@@ -172,7 +223,7 @@ def solve_by_states(
             small = _Clustered(problem=problem, members=tuple((w,) for w in range(len(problem.states))))
         states = tuple(range(len(small.members)))
         steep = {
-            (c, pool.id): max(steepest(shape, pool, w) for w in group)
+            (c, pool.id): max(shape.steepest(pool, w) for w in group)
             for c, group in enumerate(small.members)
             if len(group) > 1
             for pool in problem.pools
@@ -180,21 +231,35 @@ def solve_by_states(
         whole = frozenset(c for c in states if len(small.members[c]) == 1 and small.members[c][0] in exact)
         part = Part(states=states, relaxed=frozenset(states) - whole, best_rate=steep)
         program, v = build(inner, part)
-        program.minimise(cost_terms(inner, v, part))
+        program.minimise(cost_terms(inner, v))
         left = max(deadline - time.perf_counter(), 1.0)
         try:
             master = program.solve(
-                solver=solver, time_limit_s=left * 0.6, gap=max(gap, GOOD_GAP) / 4, log_file=log_file
+                solver=solver, time_limit_s=left * 0.6, gap=max(gap, GOOD_GAP) / 6, log_file=log_file
             )
         except SolverError:
             break
         if master.proof == "infeasible":
             return None
         bound = max(bound, master.bound)
-        rounder = _Rounder(shape, first_stage(v, master.value), open_roles(v, master.value), solver)
+        kinds = {pool.id: kind_of(pool) for pool in problem.pools}
+        used = frozenset(kinds[i] for (_, i), name in v.flow.items() if master.value[name] > 1e-6)
+        # A third of the gap may be lost in the purchases, a third in what runs, which is a part of the whole only.
+        running = sum(master.value[name] * usd for name, usd in running_terms(inner, v))
+        third = max(gap, GOOD_GAP) / 3
+        gaps = (min(max(third * master.objective / max(running, 1e-9), third), 0.1), third)
+        rounder = _Rounder(shape, first_stage(v, master.value), open_roles(v, master.value), used, solver, gaps)
         rounded = _all_states(rounder, shape, deadline)
-        if rounded is not None:
-            found = _whole_plan(shape, rounder.bought, rounded, bound, program.size, solver, began)
+        wanted = max(gap, GOOD_GAP)
+        for improve in (False, True):
+            if rounded is None:
+                break
+            if improve:
+                until = min(deadline, time.perf_counter() + time_limit_s / 4)
+                rounded = _improved(rounder, shape, rounded, cost * (1 - 0.9 * wanted) - bound, until)
+            plans = tuple(rounded[w] for w in range(len(problem.states)))
+            found = _whole_plan(shape, rounder.bought, plans, bound, program.size, solver, began)
+            cost = found.objective
             if not failures(problem, found) and (best is None or found.objective < best.objective):
                 best = found
         if best is not None and best.objective - bound <= max(gap, GOOD_GAP) * best.objective:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from pdplan.errors import InputError
 from pdplan.fleet.problem import CapacityTable, FleetProblem, Lane, NodeOffer, PoolOption, State
-from pdplan.fleet.tables import replicas_for
+from pdplan.fleet.tables import Reading
 
 __all__ = ["ROLES", "Shape", "lane_rate", "lost_nodes"]
 
@@ -109,6 +109,7 @@ class Shape:
             for lane in problem.lanes
         }
         self.given = problem
+        self._readings: dict[int, Reading] = {}
         self.link_order = sorted(
             range(len(problem.links)),
             key=lambda i: (
@@ -178,12 +179,27 @@ class Shape:
             return None
         return pool.variants.get(state.variant) if state.variant else pool.capacity
 
+    def reading(self, table: CapacityTable) -> Reading:
+        """A table of this problem, worked out once."""
+        found = self._readings.get(id(table))
+        if found is None:
+            found = self._readings[id(table)] = Reading(table)
+        return found
+
+    def steepest(self, pool: PoolOption, w: int) -> float:
+        """Rate per replica that a pool cannot exceed in a state, whatever its size; 0 where it cannot serve."""
+        table = self.table(pool, w)
+        if table is None:
+            return 0.0
+        rate_max = None if pool.group else self.lane_rates[w, pool.lane]
+        return self.reading(table).steepest(pool.max_replicas, rate_max)
+
     def most_replicas(self, pool: PoolOption, w: int) -> int:
         """As many as the whole lane needs, or may be had."""
         table = self.table(pool, w)
         if table is None:
             return 0
-        need = replicas_for(table, self.lane_rates[w, pool.lane])
+        need = self.reading(table).replicas_for(self.lane_rates[w, pool.lane])
         return pool.max_replicas if need is None else min(pool.max_replicas, need)
 
     def nodes_for(self, pool: PoolOption, replicas: int) -> int:
@@ -194,6 +210,16 @@ class Shape:
         return replicas * -(-pool.cards_per_replica // cards)
 
     @cached_property
+    def _highest(self) -> list[int]:
+        """The states with the highest demand of each mix of lanes and kind of table."""
+        best: dict[tuple[object, ...], int] = {}
+        for w, state in enumerate(self.problem.states):
+            key = (state.band_frac, state.variant)
+            if key not in best or state.rate_req_per_s > self.problem.states[best[key]].rate_req_per_s:
+                best[key] = w
+        return sorted(best.values())
+
+    @cached_property
     def most_nodes(self) -> dict[tuple[str, str, str], int]:
         """More nodes than any state needs of a (site, role, type): the big M of its binaries."""
         limits, found = self.problem.limits, {}
@@ -202,7 +228,7 @@ class Shape:
             extra = limits.spare_nodes.get(role, 0) + limits.pinned_nodes.get((site, role, kind), 0)
             extra += math.ceil(limits.min_cards_by_role.get(role, 0) / cards)
             most = 0
-            for w in range(len(self.problem.states)):
+            for w in self._highest:
                 by_lane: dict[str, int] = defaultdict(int)
                 for pool in pools:
                     n = self.most_replicas(pool, w)

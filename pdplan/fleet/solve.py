@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pdplan.errors import InputError, SolverError
+from pdplan.fleet.alternatives import add_structures, structure
 from pdplan.fleet.audit import cost_usd_per_hour
 from pdplan.fleet.explain import explain
 from pdplan.fleet.extract import first_stage, state_solution
@@ -20,7 +21,7 @@ from pdplan.fleet.shape import Shape
 from pdplan.fleet.solution import FleetSolution, StateSolution
 from pdplan.fleet.solver import Outcome
 
-__all__ = ["FleetSolution", "SolveOptions", "StateSolution", "solve", "solve_fleet"]
+__all__ = ["FleetSolution", "SolveOptions", "StateSolution", "alternatives", "solve", "solve_fleet"]
 
 ALL_INTEGER_POOL_STATES = 1500
 """Up to so many pools x states all counts are whole from the start; beyond, states are relaxed and rounded."""
@@ -92,11 +93,14 @@ def _solve(shape: Shape, options: SolveOptions) -> FleetSolution | None:
     return _solve_exactly(shape, options)
 
 
-def _solve_exactly(shape: Shape, options: SolveOptions) -> FleetSolution | None:
-    """All counts whole from the start; objectives in turn."""
+def _solve_exactly(
+    shape: Shape, options: SolveOptions, seen: tuple[frozenset[tuple[str, str, str]], ...] = ()
+) -> FleetSolution | None:
+    """All counts whole from the start; objectives in turn; none of the structures already `seen`."""
     problem = shape.problem
     part = Part(states=tuple(range(len(problem.states))))
     program, v = build(shape, part)
+    add_structures(program, v, shape, part, seen)
     goals = [(str(problem.objective), 0.0), *((str(name), slack) for name, slack in problem.then)]
     if all(name != "cost" for name, _ in goals):
         goals.append(("cost", 0.0))
@@ -148,6 +152,27 @@ def _solve_exactly(shape: Shape, options: SolveOptions) -> FleetSolution | None:
         time_s=first.time_s,
     )
     return replace(found, cost_usd_per_hour=cost_usd_per_hour(problem, found))
+
+
+def alternatives(problem: FleetProblem, count: int, options: SolveOptions | None = None) -> tuple[FleetSolution, ...]:
+    """The best plan and up to `count` next best ones that open another set of (site, role, node type), best first.
+
+    Raises what :func:`solve_fleet` raises where there is no plan at all.
+    """
+    options = options or SolveOptions()
+    found = [solve_fleet(problem, options)]
+    reduced = reduce_states(problem)
+    shape = Shape(reduced.problem)
+    while len(found) <= count:
+        seen = tuple(structure(problem, one) for one in found)
+        try:
+            other = _solve_exactly(shape, options, seen)
+        except SolverError:
+            break
+        if other is None:
+            break
+        found.append(replace(other, states=expand(problem, reduced, other.states)))
+    return tuple(found)
 
 
 def _probe(problem: FleetProblem, goal: str, options: SolveOptions) -> FleetSolution | None:

@@ -99,9 +99,17 @@ class Program:
         return len(self._variables), self._rows
 
     def solve(
-        self, *, solver: str = "highs", time_limit_s: float = 60.0, gap: float = 1e-4, log_file: str | None = None
+        self,
+        *,
+        solver: str = "highs",
+        time_limit_s: float = 60.0,
+        gap: float = 1e-4,
+        log_file: str | None = None,
+        good_enough: float | None = None,
     ) -> Outcome:
         """Solve as it stands; `log_file` gets the solver's own log, appended.
+
+        `good_enough` ends HiGHS at the first plan with an objective at most that.
 
         Raises
         ------
@@ -112,7 +120,7 @@ class Program:
         """
         began = time.perf_counter()
         if solver == "highs":
-            outcome = self._highs(time_limit_s, gap, began, log_file)
+            outcome = self._highs(time_limit_s, gap, began, log_file, good_enough)
         else:
             outcome = self._other(solver, time_limit_s, gap, began, log_file)
         return outcome
@@ -120,10 +128,14 @@ class Program:
     def _values(self) -> dict[str, float]:
         return {name: float(variable.varValue or 0.0) for name, variable in self._variables.items()}
 
-    def _highs(self, time_limit_s: float, gap: float, began: float, log_file: str | None) -> Outcome:
+    def _highs(
+        self, time_limit_s: float, gap: float, began: float, log_file: str | None, good_enough: float | None
+    ) -> Outcome:
         extra: dict[str, Any] = {}
         if log_file is not None:
             extra = {"output_flag": True, "log_to_console": False, "log_file": log_file}
+        if good_enough is not None:
+            extra["objective_target"] = good_enough
         with _stdout_to_stderr():
             # random_seed and threads stay at their defaults: changing threads between solves returns zeros in silence.
             self.problem.solve(self._pulp.HiGHS(msg=False, timeLimit=time_limit_s, gapRel=gap, **extra))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdplan.fleet.problem import CapacityTable
 
-__all__ = ["best_rate_per_replica", "is_linear", "replicas_for", "segments", "table_rate"]
+__all__ = ["Reading", "is_linear", "replicas_for", "segments", "table_rate"]
 
 
 def segments(table: CapacityTable) -> list[tuple[int, int | None, float, float]]:
@@ -58,24 +59,48 @@ def is_linear(table: CapacityTable) -> bool:
     return bool(np.all(np.abs(per - per[0]) <= 1e-9 * np.maximum(np.abs(per[0]), 1e-30)))
 
 
-def best_rate_per_replica(table: CapacityTable, most: int, rate_max: float | None) -> float:
-    """Largest of min(table(n), rate_max) / n over 1 <= n <= most: the steepest line from the origin to the table.
+class Reading:
+    """A table with its pieces worked out once, for many readings."""
 
-    Inside a piece the ratio is monotone, so ends of pieces, and the count at which `rate_max` is reached, are enough.
-    `rate_max` None is for replicas that may be fractions.
-    """
-    best = 0.0
-    for first, last, at_first, slope in segments(table):
-        if first > most:
-            break
-        end = most if last is None else min(last, most)
-        for n in (first, end):
-            rate = at_first + slope * (n - first)
-            best = max(best, (rate if rate_max is None else min(rate, rate_max)) / n)
-    if rate_max is not None:
-        # The count just below the one that carries rate_max may have the steepest line of all.
-        enough = replicas_for(table, rate_max)
-        for near in (enough, enough - 1) if enough is not None else ():
-            if 1 <= near <= most:
-                best = max(best, min(table_rate(table, near), rate_max) / near)
-    return best
+    def __init__(self, table: CapacityTable) -> None:
+        self.pieces = segments(table)
+        self._at = [rate for _, _, rate, _ in self.pieces]
+        # Inside a piece rate / n is monotone, so its ends are enough; the last, open piece is read where it is needed.
+        best, self._best = 0.0, []
+        for first, last, rate, slope in self.pieces:
+            best = max(best, rate / first)
+            self._best.append(best)
+            if last is not None:
+                best = max(best, (rate + slope * (last - first)) / last)
+
+    def replicas_for(self, rate: float) -> int | None:
+        """Fewest replicas that carry `rate`; None where no number does."""
+        for k in range(max(bisect_left(self._at, rate * (1 - 1e-12)) - 1, 0), len(self.pieces)):
+            first, last, at_first, slope = self.pieces[k]
+            if at_first >= rate * (1 - 1e-12):
+                return first
+            if slope > 0:
+                n = first + math.ceil((rate - at_first) / slope - 1e-9)
+                if last is None or n <= last:
+                    return n
+        return None
+
+    def steepest(self, most: int, rate_max: float | None) -> float:
+        """Largest min(table(n), rate_max) / n over 1 <= n <= most: the steepest line from the origin to the table.
+
+        `rate_max` None is for replicas that may be fractions.
+        """
+        enough = None if rate_max is None else self.replicas_for(rate_max)
+        end = most if enough is None else min(most, enough)
+        k = bisect_right(self.pieces, end, key=lambda piece: piece[0]) - 1
+        if k < 0:
+            return 0.0
+        best = self._best[k]
+        for n in (end, end - 1):
+            if n >= 1:
+                at = k if n >= self.pieces[k][0] else k - 1
+                first, _, rate, slope = self.pieces[at] if at >= 0 else (1, None, 0.0, 0.0)
+                carried = rate + slope * (n - first)
+                best = max(best, (carried if rate_max is None else min(carried, rate_max)) / n)
+        # At the first n of piece k the table may carry more than rate_max, and the ratio is then lower than stored.
+        return best
