@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from pdplan.errors import SolverError
 from pdplan.fleet.formulation import FirstStage, shares_nodes
 from pdplan.fleet.limits import price
 from pdplan.fleet.shape import Shape, is_loss, lost_nodes
 from pdplan.fleet.solution import StateSolution
+from pdplan.fleet.tables import table_rate
 
 __all__ = ["had_nodes", "running_usd", "shrink"]
 
@@ -37,7 +39,7 @@ def shrink(shape: Shape, bought: FirstStage, one: StateSolution, w: int) -> Stat
     problem = shape.problem
     state = problem.states[w]
     scale = state.rate_req_per_s / one.rate_req_per_s if one.rate_req_per_s else 1.0
-    flows = {name: x * scale for name, x in one.flow_req_per_s.items()}
+    flows = _rerouted(shape, one, w, scale)
     replicas: dict[str, int] = {}
     shared: dict[Key, float] = defaultdict(float)
     nodes: dict[Key, int] = defaultdict(int)
@@ -92,6 +94,66 @@ def shrink(shape: Shape, bought: FirstStage, one: StateSolution, w: int) -> Stat
         nodes={key: n for key, n in used.items() if n},
         rented=rented,
     )
+
+
+def _rerouted(shape: Shape, one: StateSolution, w: int, scale: float) -> dict[str, float]:
+    """Flows at the lower demand, off the rented nodes first: a linear program over the replicas that run.
+
+    Lanes keep their shares, every pool its capacity, every direction of a link at most its load so far.
+    """
+    problem = shape.problem
+    scaled = {name: x * scale for name, x in one.flow_req_per_s.items()}
+    offers = {(o.site, o.node_type, o.term): o for o in problem.offers}
+    rent: dict[tuple[str, str], float] = {}
+    for place_term, _ in one.rented.items():
+        usd = price(offers[place_term], one.phase)
+        rent[place_term[:2]] = max(rent.get(place_term[:2], 0.0), usd)
+    if scale >= 1.0 or not rent or one.group_replicas:
+        return scaled
+    from pdplan.fleet.solver import Program
+
+    program = Program()
+    by_lane = {lane.id: lane.kv_bytes_per_request for lane in problem.lanes}
+    names: dict[str, str] = {}
+    usd_terms: list[tuple[str, float]] = []
+    sums: dict[tuple[str, ...], list[tuple[str, float]]] = defaultdict(list)
+    lanes: dict[str, float] = defaultdict(float)
+    loads: dict[tuple[str, str], float] = defaultdict(float)
+    for pool in problem.pools:
+        table = shape.table(pool, w)
+        if pool.id not in one.replicas or pool.id not in scaled or table is None:
+            continue
+        n = one.replicas[pool.id]
+        carried = max(table_rate(table, n), one.flow_req_per_s[pool.id])
+        x = names[pool.id] = program.variable(0, carried, label="f")
+        cards = n * pool.cards_per_replica / shape.offer((pool.site, pool.node_type)).cards_per_node
+        usd_terms.append((x, rent.get((pool.site, pool.node_type), 0.0) * cards / carried))
+        if pool.role == "prefill":
+            sums["balance", pool.lane, pool.destination_site, pool.compatibility].append((x, 1.0))
+            if pool.site != pool.destination_site:
+                size = (pool.kv_bytes_per_request or by_lane[pool.lane]) / 1e9
+                sums["link", pool.site, pool.destination_site].append((x, size))
+                loads[pool.site, pool.destination_site] += one.flow_req_per_s[pool.id] * size
+        else:
+            sums["lane", pool.lane].append((x, 1.0))
+            lanes[pool.lane] += scaled[pool.id]
+            if pool.role == "decode":
+                sums["balance", pool.lane, pool.site, pool.compatibility].append((x, -1.0))
+    for key, terms in sums.items():
+        if key[0] == "lane":
+            program.row("lane", terms, "==", lanes[key[1]])
+        elif key[0] == "balance":
+            program.row("balance", terms, "==", 0.0)
+        else:
+            program.row("link", terms, "<=", loads[key[1], key[2]])
+    program.minimise(usd_terms)
+    try:
+        outcome = program.solve(time_limit_s=5.0)
+    except SolverError:
+        return scaled
+    if outcome.proof == "infeasible":
+        return scaled
+    return {name: x for name, x in ((pool, outcome.value[v]) for pool, v in names.items()) if x > 1e-9}
 
 
 def _rent_less(shape: Shape, rented: dict[Key, int], place: tuple[str, str], need: int, phase: int) -> None:
