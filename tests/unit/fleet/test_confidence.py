@@ -33,9 +33,21 @@ def planned(root: Path, **changes: object) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def sure(root: Path) -> Plan:
-    """A plan with 90 % confidence."""
-    return planned(root, confidence=0.9)
+def targets(root: Path) -> dict[str, dict[str, float]]:
+    """Targets 2 % above what a plan for loose ones predicts, so that any margin above that asks for more."""
+    return {line.metric: {"p90": 1.02 * line.predicted} for line in planned(root).slo}
+
+
+@pytest.fixture(scope="module")
+def plain(root: Path, targets: dict[str, dict[str, float]]) -> Plan:
+    """A plan for these targets without a confidence."""
+    return planned(root, slo=targets)
+
+
+@pytest.fixture(scope="module")
+def sure(root: Path, targets: dict[str, dict[str, float]]) -> Plan:
+    """The same with 90 % confidence."""
+    return planned(root, slo=targets, confidence=0.9)
 
 
 def test_margins_pass_through_the_stored_quantiles(quantiles: dict[str, list[float]]) -> None:
@@ -66,9 +78,8 @@ def test_margins_grow_with_confidence_and_never_promise_less() -> None:
         margin("ttft_s", Situation(disaggregated=True), 1.0)
 
 
-def test_a_sure_plan_leaves_the_room_and_says_what_it_costs(root: Path, sure: Plan) -> None:
+def test_a_sure_plan_leaves_the_room_and_says_what_it_costs(plain: Plan, sure: Plan) -> None:
     """Predictions times the margin meet the targets; the plan without confidence stands beside it."""
-    plain = planned(root)
     assert plain.assurance is None
     assert sure.assurance is not None and sure.assurance.confidence == 0.9
     assert sure.assurance.usd_per_hour_without == pytest.approx(plain.cost_usd_per_hour, rel=1e-6)
@@ -84,13 +95,12 @@ def test_a_sure_plan_leaves_the_room_and_says_what_it_costs(root: Path, sure: Pl
     assert "with 90 % confidence" in sure.to_markdown()
 
 
-def test_the_certificate_asks_for_the_confidence(root: Path, sure: Plan) -> None:
+def test_the_certificate_asks_for_the_confidence(plain: Plan, sure: Plan) -> None:
     """Read back, the sure plan holds; the plain plan does not pass as one of 90 % confidence."""
     again = plan_from_json(sure.to_json())
     found = certify(scenario_of(again), again)
     assert found.ok
     assert any(check.name == "TPOT p90 with 90 % confidence [s]" for check in found.checks)
-    plain = planned(root)
     claimed = replace(plain, scenario={**plain.scenario, "confidence": 0.9})
     refused = certify(scenario_of(claimed), claimed)
     assert not refused.ok
