@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pdplan.fleet.build import Built
+from pdplan.fleet.build import RENTED, Built
 from pdplan.fleet.confidence import situation_of
 from pdplan.fleet.evaluate import Evaluation, PoolSpec
 from pdplan.fleet.plan import (
@@ -20,7 +20,7 @@ from pdplan.fleet.plan import (
 )
 from pdplan.fleet.pools import link_between
 from pdplan.fleet.problem import PoolOption
-from pdplan.fleet.solve import FleetSolution
+from pdplan.fleet.solve import FleetSolution, StateSolution
 from pdplan.fleet.tables import table_rate
 from pdplan.scenario.resolve import Scenario
 from pdplan.units import HOURS_PER_MONTH, HOURS_PER_YEAR
@@ -39,7 +39,7 @@ class Solved:
     evaluation: Evaluation
 
 
-def _balanced(built: Built, solution: FleetSolution) -> dict[str, float]:
+def _balanced(built: Built, solution: StateSolution) -> dict[str, float]:
     """Flows shared out in proportion to capacity among pools of one role, place, destination and key.
 
     The program cares only for their sum; a router would not leave one pool full and another half empty. Pools that send
@@ -65,7 +65,7 @@ def _balanced(built: Built, solution: FleetSolution) -> dict[str, float]:
     return flows
 
 
-def specs_of(built: Built, solution: FleetSolution) -> tuple[tuple[PoolSpec, ...], tuple[str, ...]]:
+def specs_of(built: Built, solution: StateSolution) -> tuple[tuple[PoolSpec, ...], tuple[str, ...]]:
     """Pools with traffic, prefill first, and their names in the program."""
     pools = {pool.id: pool for pool in built.problem.pools}
     specs, ids = [], []
@@ -182,9 +182,14 @@ def _purchases(scenario: Scenario, solved: Solved) -> tuple[Purchase, ...]:
     for site in scenario.sites:
         for offer in site.offers:
             key = (site.name, offer.node.id)
-            used = sum(n for (s, _, h), n in solved.solution.nodes.items() if (s, h) == key)
             bought = solved.solution.bought.get((*key, ""), 0)
-            if not used and not bought:
+            rented = {state.id: state.rented.get((*key, RENTED), 0) for state in solved.solution.states}
+            # what the state that needs most of them takes of the nodes that are had
+            used = max(
+                sum(n for (s, _, h), n in state.nodes.items() if (s, h) == key) - rented[state.id]
+                for state in solved.solution.states
+            )
+            if not used and not bought and not any(rented.values()):
                 continue
             owned = max(min(used, offer.owned_nodes), used - bought, 0)
             busy = sum(
@@ -193,8 +198,11 @@ def _purchases(scenario: Scenario, solved: Solved) -> tuple[Purchase, ...]:
                 if (pools[i].site, pools[i].node_type) == key
             )
             owned_used = min(owned, used - min(bought, used)) if used > bought else 0
+            hours = {period.id: period.hours_per_year for period in scenario.periods}
+            rented_mean = sum(n * hours[state] for state, n in rented.items()) / HOURS_PER_YEAR
             cost = bought * offer.usd_per_node_hour + owned_used * offer.owned_usd_per_node_hour
-            nodes = bought + owned_used
+            cost += rented_mean * (offer.rent_usd_per_node_hour or 0.0)
+            nodes = bought + owned_used + rented[solved.solution.peak.id]
             lines.append(
                 Purchase(
                     site=site.name,
@@ -206,6 +214,8 @@ def _purchases(scenario: Scenario, solved: Solved) -> tuple[Purchase, ...]:
                     usd_per_node_hour=offer.usd_per_node_hour,
                     usd_per_hour=cost,
                     price_basis=offer.price_basis,
+                    rented_nodes=max(rented.values()),
+                    rented_mean_nodes=rented_mean,
                 )
             )
     return tuple(lines)
@@ -372,7 +382,7 @@ def _cost(
             # A colocated node's bill follows the share of its time that is prefill work.
             busy = min(max(state.prefill_work_frac, 0.0), 1.0)
             prompt_side += pool.usd_per_hour * busy
-    mix, rate = scenario.mix, scenario.rate_req_per_s
+    mix, rate = scenario.mix, scenario.mean_rate_req_per_s
     million_in = rate * float(mix.mean(mix.input_tokens)) * 3600 / 1e6
     million_out = rate * float(mix.mean(mix.output_tokens)) * 3600 / 1e6
     return Cost(

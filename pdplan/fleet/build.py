@@ -41,6 +41,8 @@ __all__ = ["Built", "build_problem", "floors"]
 
 Floats = NDArray[np.float64]
 LANE = "all"
+RENTED = "rented"
+"""Term of nodes that are paid in the hours they are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,6 +360,20 @@ def build_problem(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode
         for site in scenario.sites
         for offer in site.offers
     )
+    offers += tuple(
+        replace(
+            offers[i],
+            term=RENTED,
+            paid="when_used",
+            cost_usd_per_node_hour=offer.rent_usd_per_node_hour,
+            max_nodes=offer.max_rented_nodes,
+            min_nodes_if_used=0,
+            lot_nodes=1,
+            owned_nodes=0,
+        )
+        for i, offer in enumerate(offer for site in scenario.sites for offer in site.offers)
+        if offer.rent_usd_per_node_hour is not None
+    )
     objective: Objective = scenario.objective  # type: ignore[assignment]
     problem = FleetProblem(
         pools=tuple(kept),
@@ -403,7 +419,18 @@ def build_problem(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode
                 if getattr(fleet_rules, role).spare_nodes
             },
         ),
-        states=(State(id="design", rate_req_per_s=scenario.rate_req_per_s, hours_per_year=8760.0),),
+        states=tuple(
+            State(
+                id=period.id,
+                rate_req_per_s=period.rate_req_per_s,
+                hours_per_year=period.hours_per_year,
+                lost_sites=(period.lost_site,) if period.lost_site else (),
+                # nothing can be rented in the minutes after a loss
+                can_rent=not (period.lost_site or period.lost_nodes),
+                lost_nodes={period.lost_nodes[:2]: period.lost_nodes[2]} if period.lost_nodes else {},
+            )
+            for period in scenario.periods
+        ),
         objective=objective,
     )
     return Built(

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pdplan.errors import InputError, unknown_name
 from pdplan.fleet.candidates import Fleet, fleet_of, offers_for
 from pdplan.fleet.evaluate import Evaluation, PoolSpec, evaluate, layouts_of
-from pdplan.fleet.plan import Binding, Certificate, Check, Plan, Pool
+from pdplan.fleet.periods import check_periods, rented_mean_nodes, rented_nodes
+from pdplan.fleet.plan import Binding, Certificate, Check, PeriodPool, Plan, Pool
 from pdplan.fleet.pools import link_between
 from pdplan.scenario.resolve import Offer, Scenario
 
@@ -21,7 +22,7 @@ TOLERANCE = 1e-6
 Add = Callable[[str, float, float], None]
 
 
-def _spec(pool: Pool) -> PoolSpec:
+def _spec(pool: Pool | PeriodPool) -> PoolSpec:
     layout = pool.layout
     return PoolSpec(
         role=pool.role,
@@ -126,10 +127,12 @@ def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[s
     for place, used_nodes in sorted(nodes.items()):
         offer = offers[place]
         if offer.max_nodes is not None:
-            add(f"stock of {place[1]} at {place[0]} [nodes]", float(used_nodes), float(offer.max_nodes))
+            own = used_nodes - (rented_nodes(plan.periods[0], *place) if plan.periods else 0)
+            add(f"stock of {place[1]} at {place[0]} [nodes]", float(own), float(offer.max_nodes))
         if plan.purchases:
             entry = bought.get(place)
             count = (entry.nodes + entry.owned_nodes) if entry else 0
+            count += rented_nodes(plan.periods[0], *place) if plan.periods else 0
             add(f"nodes in use are bought or owned: {place[1]} at {place[0]}", float(used_nodes), float(count))
             if entry and offer.lot_nodes > 1:
                 add(
@@ -191,6 +194,7 @@ def _limit_checks(
         cost += sum(
             p.nodes * offers[p.site, p.node_type].usd_per_node_hour
             + p.owned_nodes * offers[p.site, p.node_type].owned_usd_per_node_hour
+            + rented_mean_nodes(plan, p.site, p.node_type) * (offers[p.site, p.node_type].rent_usd_per_node_hour or 0.0)
             for p in plan.purchases
         )
     else:
@@ -257,6 +261,7 @@ def certify(scenario: Scenario, plan: Plan) -> Certificate:
         add(f"{name} {target.label}{sure} [s]", evaluation.assured(target.metric, target.percentile), target.limit_s)
     _pool_checks(add, scenario, fleet, plan, evaluation)
     _fleet_checks(add, scenario, plan, offers)
+    check_periods(add, scenario, fleet, plan, offers, _spec, sure)
     cost = _limit_checks(add, scenario, plan, offers, evaluation)
     if plan.cost is not None:
         add(

@@ -16,6 +16,7 @@ from pdplan.fleet.build import build_problem
 from pdplan.fleet.candidates import Candidates, Fleet, enumerate_candidates, fleet_of
 from pdplan.fleet.certify import binding_of, certify
 from pdplan.fleet.evaluate import evaluate
+from pdplan.fleet.periods import periods_of
 from pdplan.fleet.plan import (
     Alternative,
     Assurance,
@@ -77,7 +78,7 @@ def _solve_mode(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: 
     built = build_problem(scenario, fleet, candidates, mode)
     options = SolveOptions(solver=scenario.solver_name, time_limit_s=scenario.time_limit_s, gap=scenario.gap)
     solution = solve_fleet(built.problem, options)
-    specs, ids = specs_of(built, solution)
+    specs, ids = specs_of(built, solution.peak)
     return Solved(built=built, solution=solution, specs=specs, ids=ids, evaluation=evaluate(scenario, fleet, specs))
 
 
@@ -234,6 +235,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
         purchases=purchases,
         links=links,
         slo=slo,
+        periods=periods_of(scenario, fleet, solved),
         assurance=_assurance(scenario, fleet, candidates, mode, slo),
         latency=solved.evaluation.latency,
         colocated=_alternative(scenario, fleet, candidates, others[0], cost.usd_per_hour) if others else None,

@@ -30,6 +30,9 @@ __all__ = [
     "CostLine",
     "LinkLoad",
     "MemoryBudget",
+    "PeriodNodes",
+    "PeriodPlan",
+    "PeriodPool",
     "Plan",
     "PlanReason",
     "Pool",
@@ -169,7 +172,12 @@ class Purchase:
     idle_cards: int
     usd_per_node_hour: float
     usd_per_hour: float
+    """Bought, kept and rented."""
     price_basis: str
+    rented_nodes: int = 0
+    """Most that are rented at a time."""
+    rented_mean_nodes: float = 0.0
+    """Over all hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +314,43 @@ class PlanReason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodPool:
+    """A pool as it runs in one period."""
+
+    role: str
+    site: str
+    node_type: str
+    destination_site: str
+    layout: PoolLayout
+    replicas: int
+    rate_req_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodNodes:
+    """Nodes of a type in use in one period."""
+
+    site: str
+    node_type: str
+    role: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodPlan:
+    """What runs in one operating state: a level of the day, or after a loss."""
+
+    id: str
+    hours_per_year: float
+    rate_req_per_s: float
+    pools: tuple[PeriodPool, ...]
+    nodes: tuple[PeriodNodes, ...]
+    rented: tuple[PeriodNodes, ...] = ()
+    """Of the nodes, those paid by the hour; their role is empty."""
+    slo: tuple[SloLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """Another way of serving the same scenario, summarised."""
 
@@ -350,6 +395,8 @@ class Plan:
     links: tuple[LinkLoad, ...] = ()
     slo: tuple[SloLine, ...] = ()
     latency: Mapping[str, Stats] = field(default_factory=dict)
+    periods: tuple[PeriodPlan, ...] = ()
+    """Every operating state, the peak first; empty where there is one only, which the pools show."""
     colocated: Alternative | None = None
     """The alternative mode on the same scenario."""
     distances: tuple[DistanceLine, ...] = ()

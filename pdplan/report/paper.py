@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pdplan.fleet.plan import Alternative, Plan, Pool
 from pdplan.report.blocks import Bar, Bars, Block, Heading, Items, Paragraph, Segment, Span, Strong, Table
 from pdplan.report.evidence import assumptions, binding, confidence, proof
+from pdplan.report.periods import periods
 from pdplan.report.question import question
 from pdplan.report.simulation import simulation
 from pdplan.report.view import (
@@ -507,7 +508,7 @@ def paper(plan: Plan) -> list[Block]:
         blocks += _pools(plan.pools)
     if plan.cost is not None:
         blocks += _purchases(plan)
-    blocks += [*_network(plan), *binding(plan), *confidence(plan)]
+    blocks += [*periods(plan), *_network(plan), *binding(plan), *confidence(plan)]
     if plan.simulation is not None:
         blocks += simulation(plan.simulation)
     blocks += [*assumptions(plan), *proof(plan)]

@@ -74,6 +74,9 @@ class Offer:
     """In words: which row or which figure of the user, and how it became an hourly cost."""
     price_row: PriceRow | None
     """The catalog row behind it, if one was used."""
+    rent_usd_per_node_hour: float | None = None
+    """Price of further nodes by the hour; None where none can be rented."""
+    max_rented_nodes: int | None = None
     carbon_kg_per_node_hour: float = 0.0
     """At full load, PUE included; 0 where the site gives no figure for its grid."""
 
@@ -87,6 +90,19 @@ class Site:
     max_power_w: float | None
     max_cards: int | None
     rack_power_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """An operating state: a level of the day's curve, or a loss at the peak."""
+
+    id: str
+    rate_req_per_s: float
+    hours_per_year: float
+    """0 must only be survived."""
+    lost_site: str = ""
+    lost_nodes: tuple[str, str, int] | None = None
+    """Site, node type, count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +135,11 @@ class Scenario:
     acceptance_frac: float | None
     mix: RequestMix
     rate_req_per_s: float
-    """Design rate: the mean rate times the peak multiplier."""
+    """Design rate: the mean rate times the peak multiplier and the largest value of the day's curve."""
+    mean_rate_req_per_s: float
+    """Over the day; what is billed per token."""
+    periods: tuple[Period, ...]
+    """The design rate first, then lower levels of the day, then losses."""
     arrival_cv2: float
     targets: tuple[Target, ...]
     confidence: float | None
@@ -227,7 +247,7 @@ def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, An
     _check_roles(file, name, faults)
     if faults:
         raise InputError(*dict.fromkeys(faults))
-    arrivals = file.workload.arrivals
+    arrivals, periods = file.workload.arrivals, _periods(file)
     weights = file.precision.weights or model.native_precision.get("weights", "bf16")
     attention = file.precision.attention or (
         model.native_precision.get("attention", weights)
@@ -245,7 +265,9 @@ def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, An
         draft_tokens=file.speculation.draft_tokens if file.speculation else 0,
         acceptance_frac=file.speculation.acceptance_frac if file.speculation else None,
         mix=mix,
-        rate_req_per_s=file.workload.rate_req_per_s * file.workload.peak_multiplier,
+        rate_req_per_s=periods[0].rate_req_per_s,
+        mean_rate_req_per_s=sum(p.rate_req_per_s * p.hours_per_year for p in periods) / HOURS_PER_YEAR,
+        periods=periods,
         arrival_cv2=1.0 if arrivals == "poisson" else arrivals.cv**2,
         targets=tuple(
             Target(metric=metric, percentile=percentile_of(key), limit_s=limit)
@@ -266,6 +288,35 @@ def resolve(loaded: LoadedScenario, catalog: Catalog, *, inputs: Mapping[str, An
         max_price_age_days=file.finance.max_price_age_days,
         inputs=kept,
     )
+
+
+def _periods(file: ScenarioFile) -> tuple[Period, ...]:
+    """Levels of the day's curve, equal ones together, highest first, then what must be survived at the highest."""
+    workload = file.workload
+    rate, curve = workload.rate_req_per_s * workload.peak_multiplier, workload.day_curve or [1.0]
+    share = HOURS_PER_YEAR / len(curve)
+    levels = sorted(set(curve), reverse=True)
+    periods = [
+        Period(
+            id="design" if len(levels) == 1 else f"{level:g} x rate",
+            rate_req_per_s=rate * level,
+            hours_per_year=share * curve.count(level),
+        )
+        for level in levels
+    ]
+    for loss in file.fleet.survive:
+        nodes = loss.lose_nodes
+        what = f"site {loss.lose_site}" if nodes is None else f"{nodes.nodes} x {nodes.type} at {nodes.site}"
+        periods.append(
+            Period(
+                id=f"without {what}",
+                rate_req_per_s=rate * levels[0] * loss.rate_frac,
+                hours_per_year=0.0,
+                lost_site=loss.lose_site or "",
+                lost_nodes=(nodes.site, nodes.type, nodes.nodes) if nodes else None,
+            )
+        )
+    return tuple(periods)
 
 
 def _profile(name: str | None, folder: Path, kept: dict[str, Any]) -> Profile | None:
@@ -385,6 +436,8 @@ def _offer(
         usd_per_node_hour=price,
         price_basis=basis,
         price_row=row,
+        rent_usd_per_node_hour=entry.rent_usd_per_node_hour,
+        max_rented_nodes=entry.max_rented_nodes,
         carbon_kg_per_node_hour=node.power_w / 1e3 * (site.pue or 1.0) * (site.grid_co2_kg_per_kwh or 0.0),
     )
 
@@ -478,6 +531,12 @@ def _check_roles(file: ScenarioFile, name: str, faults: list[str]) -> None:
     known_types = {entry if isinstance(entry, str) else entry.type for site in file.sites for entry in site.nodes}
     fleet = file.fleet
     lists: dict[str, Sequence[PinnedFile | CurrentFile]] = {"pinned": fleet.pinned, "current": fleet.current}
+    for i, loss in enumerate(fleet.survive):
+        site = loss.lose_site or (loss.lose_nodes.site if loss.lose_nodes else "")
+        if site not in known_sites:
+            faults.append(f"{name}: fleet.survive.{i}: {unknown_name('site', site, known_sites)}")
+        elif loss.lose_nodes and loss.lose_nodes.type not in known_types:
+            faults.append(f"{name}: fleet.survive.{i}: {unknown_name('node type', loss.lose_nodes.type, known_types)}")
     for list_name, entries in lists.items():
         for i, given in enumerate(entries):
             where = f"{name}: fleet.{list_name}.{i}"

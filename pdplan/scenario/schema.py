@@ -101,6 +101,9 @@ class WorkloadFile(_Strict):
     """Share of the input tokens found in the prefix cache."""
     peak_multiplier: Positive = 1.0
     """The fleet is sized for rate_req_per_s times this."""
+    day_curve: Annotated[list[Positive], Field(min_length=2, max_length=168)] | None = None
+    """Rate over the day (24 entries) or the week (168), as multiples of rate_req_per_s; any other number of equal parts of
+    a day is accepted. The fleet is sized for the largest, roles may change between periods."""
 
 
 class SloFile(_Strict):
@@ -147,6 +150,10 @@ class NodeFile(_Strict):
     """Already there and paid for (counted inside max_nodes); they cost `owned_usd_per_node_hour`."""
     owned_usd_per_node_hour: NonNegative = 0.0
     """Running cost of an owned node."""
+    rent_usd_per_node_hour: Positive | None = None
+    """More nodes can be rented by the hour at this price, in the periods that need them."""
+    max_rented_nodes: CountOrZero | None = None
+    """Most that can be rented at a time."""
     usd_per_node_hour: NonNegative | None = None
     """Your own price, everything included; wins over the catalog."""
     purchase_usd_per_node: Positive | None = None
@@ -231,6 +238,23 @@ class CurrentFile(_Strict):
     nodes: CountOrZero
 
 
+class LossFile(_Strict):
+    """Something that fails, and what must still be served then."""
+
+    lose_site: str | None = None
+    """All of a site."""
+    lose_nodes: CurrentFile | None = None
+    """So many nodes of a type, e.g. {site: east, type: h200-sxm-8, nodes: 1}."""
+    rate_frac: Annotated[float, Field(gt=0, le=1, strict=True)] = 1.0
+    """Share of the peak rate that is still served, within the same targets; the rest is turned away."""
+
+    @model_validator(mode="after")
+    def _one(self) -> LossFile:
+        if (self.lose_site is None) == (self.lose_nodes is None):
+            raise ValueError("write either lose_site or lose_nodes")
+        return self
+
+
 class FleetFile(_Strict):
     """Rules for the fleet as a whole."""
 
@@ -255,6 +279,8 @@ class FleetFile(_Strict):
     """Exact node counts, e.g. [{site: west, role: decode, type: h20-96-8, nodes: 24}]."""
     current: list[CurrentFile] = Field(default_factory=list)
     """The fleet of today, for `max_changed_nodes`."""
+    survive: list[LossFile] = Field(default_factory=list)
+    """Losses, one at a time, that the fleet must be able to take."""
     max_changed_nodes: CountOrZero | None = None
     """Most nodes that may come or go against `current`, over all types and sites."""
     max_tp: Annotated[int, Field(ge=1, le=1024, strict=True)] | None = None

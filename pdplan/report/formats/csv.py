@@ -51,6 +51,24 @@ _SLO = _names(records.SloLine)
 _STATS = _names(records.Stats)
 
 
+_PERIOD_POOL = (
+    *_names(records.PeriodPool, leave_out=("layout",)),
+    *(f"layout_{name}" for name in _names(records.PoolLayout)),
+)
+
+
+def _period(period: records.PeriodPlan) -> list[Row]:
+    about = {
+        "period": period.id,
+        "hours_per_year": period.hours_per_year,
+        "period_rate_req_per_s": period.rate_req_per_s,
+    }
+    return [
+        {**about, **asdict(pool), **{f"layout_{name}": value for name, value in asdict(pool.layout).items()}}
+        for pool in period.pools
+    ]
+
+
 def _pools(pools: Sequence[Pool]) -> list[Row]:
     return [
         {"pool": i, **asdict(pool), **{f"layout_{name}": value for name, value in asdict(pool.layout).items()}}
@@ -224,6 +242,20 @@ TABLES: Mapping[str, CsvTable] = {
         record=records.PlanReason,
         columns=_names(records.PlanReason),
         rows=_plain("reasons"),
+    ),
+    "periods": CsvTable(
+        about="One pool in one operating state per row; no rows where there is one state only.",
+        record=records.PeriodPool,
+        columns=("period", "hours_per_year", "period_rate_req_per_s", *_PERIOD_POOL),
+        rows=lambda plan: [row for period in plan.periods for row in _period(period)],
+    ),
+    "period_nodes": CsvTable(
+        about="Nodes of one type in one operating state per row; the role is empty for rented ones, which are among the others.",
+        record=records.PeriodNodes,
+        columns=("period", *_names(records.PeriodNodes)),
+        rows=lambda plan: [
+            {"period": period.id, **asdict(line)} for period in plan.periods for line in (*period.nodes, *period.rented)
+        ],
     ),
     "certificate": CsvTable(
         about="One recomputed constraint per row: left side <= right side unless its name says otherwise.",
