@@ -55,7 +55,7 @@ def write(folder: Path, data: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["quickstart", "read_write_separated", "price_shopping"])
+@pytest.mark.parametrize("name", ["quickstart", "read_write_separated", "price_shopping", "day_and_night"])
 def test_every_example_gives_a_certified_plan(root: Path, tmp_path: Path, name: str) -> None:
     """Each shipped example ends in an optimal plan whose written file passes `check`."""
     done = run("plan", str(root / "examples" / f"{name}.yaml"), "--out", str(tmp_path / "out"), "--json")
