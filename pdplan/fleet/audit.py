@@ -255,6 +255,7 @@ def _audit_limits(problem: FleetProblem, found: FleetSolution, state: State, one
                 n * _offer(problem, s, k).cards_per_node for (s, _, k), n in one.nodes.items() if site_id in (None, s)
             )
             checks.append(Check(name=f"cards:{name}", left=cards, right=max_cards))
+    loads = _loads(problem, one)
     for i, link in enumerate(problem.links):
         pair = {link.site_a, link.site_b}
         if any({a.site_a, a.site_b} == pair for a in problem.links[:i]):
@@ -271,24 +272,27 @@ def _audit_limits(problem: FleetProblem, found: FleetSolution, state: State, one
         if any(set(ends) == pair for ends in state.lost_links):
             have = 0.0
         for a, b in ((link.site_a, link.site_b), (link.site_b, link.site_a)):
-            load = _load(problem, one, a, b)
+            load = loads.get((a, b), 0.0)
             checks.append(Check(name=f"link:{state.id}:{a}-{b}", left=load / 1e9, right=have / 1e9))
     joined = [{link.site_a, link.site_b} for link in problem.links]
-    for pool in problem.pools:
+    pools = {pool.id: pool for pool in problem.pools}
+    for pool_id, x in one.flow_req_per_s.items():
+        pool = pools[pool_id]
         apart = pool.role == "prefill" and pool.site != pool.destination_site
         if apart and {pool.site, pool.destination_site} not in joined:
-            checks.append(
-                Check(name=f"no_link:{state.id}:{pool.id}", left=one.flow_req_per_s.get(pool.id, 0.0), right=0.0)
-            )
+            checks.append(Check(name=f"no_link:{state.id}:{pool.id}", left=x, right=0.0))
     return checks
 
 
-def _load(problem: FleetProblem, one: StateSolution, a: str, b: str) -> float:
+def _loads(problem: FleetProblem, one: StateSolution) -> dict[tuple[str, str], float]:
+    """Bytes per second of KV by (from, to)."""
     size = {lane.id: lane.kv_bytes_per_request for lane in problem.lanes}
-    total = 0.0
+    total: dict[tuple[str, str], float] = {}
     for pool in problem.pools:
-        if pool.role == "prefill" and (pool.site, pool.destination_site) == (a, b):
-            total += one.flow_req_per_s.get(pool.id, 0.0) * (pool.kv_bytes_per_request or size[pool.lane])
+        if pool.role == "prefill" and pool.id in one.flow_req_per_s:
+            way = (pool.site, pool.destination_site)
+            each = pool.kv_bytes_per_request or size[pool.lane]
+            total[way] = total.get(way, 0.0) + one.flow_req_per_s[pool.id] * each
     return total
 
 

@@ -197,6 +197,8 @@ def _improved(
             continue
         kind = state_class(states[w])
         for u in order:
+            if u != w and time.perf_counter() > deadline:
+                continue
             if state_class(states[u]) == kind and states[u].rate_req_per_s <= states[w].rate_req_per_s:
                 trial = better if u == w else shrink(shape, rounder.bought, better, u)
                 gain = running_usd(shape, found[u]) - running_usd(shape, trial)
