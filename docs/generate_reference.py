@@ -132,6 +132,9 @@ PLAIN = {
     "kind": "warning, simulation warning or source.",
     "text": "The sentence or id.",
     "pool": "Number of the pool.",
+    "period": "The operating state: a level of the day as a multiple of the rate, or what is lost.",
+    "hours_per_year": "0 for a loss, which must only be survived.",
+    "period_rate_req_per_s": "Requests per second of the whole fleet in this state.",
     "of": "plan or alternative.",
 }
 """Meaning of fields whose name says nearly all; a docstring under the field in plan.py wins."""

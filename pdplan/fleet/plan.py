@@ -341,7 +341,9 @@ class PeriodPlan:
     """What runs in one operating state: a level of the day, or after a loss."""
 
     id: str
+    """The level as a multiple of the rate, or what is lost."""
     hours_per_year: float
+    """0 for a loss, which must only be survived."""
     rate_req_per_s: float
     pools: tuple[PeriodPool, ...]
     nodes: tuple[PeriodNodes, ...]
