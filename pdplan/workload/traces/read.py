@@ -35,10 +35,11 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "openai-usage": ("created", "prompt_tokens", "completion_tokens"),
     "otel-usage": ("timestamp", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"),
     "mooncake": ("timestamp", "input_length", "output_length"),
+    "aiperf": ("request_start_ns", "input_sequence_length", "output_sequence_length"),
     "generic": ("timestamp", "input_tokens", "output_tokens"),
 }
 """Column or key names of time, input and output per format; docs/reference/trace-formats.md explains each."""
-_TIME_SCALE = {"mooncake": 1e-3}
+_TIME_SCALE = {"mooncake": 1e-3, "aiperf": 1e-9}
 _BLOCKS = {"pdplan": "block_ids", "mooncake": "hash_ids"}
 
 
@@ -179,12 +180,22 @@ def _delimited(
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Nested ``usage`` and ``attributes`` blocks brought to the top."""
+    """Nested ``usage``, ``attributes``, ``metadata`` and ``metrics`` blocks brought to the top, metrics as numbers.
+
+    Raises
+    ------
+    ValueError
+        A request of a benchmark's warm-up, which is no part of the traffic.
+    """
     out = dict(record)
-    for key in ("usage", "attributes"):
+    for key in ("usage", "attributes", "metadata", "metrics"):
         if isinstance(record.get(key), dict):
             out.update(record[key])
-    return out
+    if out.get("benchmark_phase") == "warmup":
+        raise ValueError("a request of the warm-up")
+    return {
+        key: value["value"] if isinstance(value, dict) and "value" in value else value for key, value in out.items()
+    }
 
 
 def _json_lines(

@@ -24,6 +24,8 @@ FILES = {
     '{"created": 7.5, "usage": {"prompt_tokens": 300, "completion_tokens": 20}}\n',
     "otel-usage": '{"timestamp": "2025-01-01T00:00:05Z", "attributes": {"gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 10}}\n'
     '{"timestamp": "2025-01-01T00:00:07.5Z", "attributes": {"gen_ai.usage.input_tokens": 300, "gen_ai.usage.output_tokens": 20}}\n',
+    "aiperf": '{"metadata": {"request_start_ns": 1000000005000000000, "benchmark_phase": "profiling"}, "metrics": {"input_sequence_length": {"value": 100, "unit": "tokens"}, "output_sequence_length": {"value": 10, "unit": "tokens"}}, "error": null}\n'
+    '{"metadata": {"request_start_ns": 1000000007500000000, "benchmark_phase": "profiling"}, "metrics": {"input_sequence_length": {"value": 300, "unit": "tokens"}, "output_sequence_length": {"value": 20, "unit": "tokens"}}, "error": null}\n',
     "serving-benchmark": json.dumps({"input_lens": [100, 300], "output_lens": [10, 20], "start_times": [5.0, 7.5]}),
 }
 
@@ -48,6 +50,18 @@ def test_bad_lines_are_counted_and_named(tmp_path):
     assert trace.input_tokens.tolist() == [10, 20]
     assert trace.bad_lines == 3
     assert [text.split(":")[0] for text in trace.first_bad] == ["line 3", "line 4", "line 5"]
+
+
+def test_warm_up_and_failed_requests_of_aiperf_are_named(tmp_path):
+    first, second = FILES["aiperf"].splitlines()
+    failed = '{"metadata": {"request_start_ns": 1000000006000000000}, "metrics": {}, "error": {"code": 500}}'
+    file = tmp_path / "profile_export.jsonl"
+    file.write_text("\n".join([first.replace("profiling", "warmup"), first, failed, second]) + "\n")
+    trace = read_trace(file)
+    assert trace.input_tokens.tolist() == [100, 300]
+    assert trace.bad_lines == 2
+    assert trace.first_bad[0] == "line 1: a request of the warm-up"
+    assert trace.first_bad[1].startswith("line 3: ")
 
 
 @pytest.mark.parametrize(
