@@ -445,6 +445,37 @@ def write_uncertainty(rows: Rows, r: ClosedLoopResult) -> None:
     (shipped_folder() / "uncertainty.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def print_coverage(rows: Rows, r: ClosedLoopResult, *, repeats: int = 20) -> None:
+    """How often quantiles from one half of the configurations hold the measured value in the other half."""
+    deepseek = rows.labels("model") == "deepseek-r1"
+    disagg = rows.labels("mode") == "disaggregated"
+    busy = r.prefill_utilisation_frac >= 0.7
+    kinds = {
+        "colocated": deepseek & ~disagg,
+        "disaggregated": deepseek & disagg & ~busy,
+        "disaggregated, busy prefill": deepseek & disagg & busy,
+        "other models": ~deepseek,
+    }
+    keys, rng = np.array(configuration(rows)), np.random.default_rng(0)
+    known = np.array(sorted(set(keys.tolist())))
+    for metric, measured, predicted in (
+        ("TPOT", rows.tpot_s, r.tpot_s),
+        ("tput", rows.total_tok_per_s_per_card, r.total_tok_per_s_per_card),
+        ("TTFT", rows.ttft_s, r.ttft_s),
+    ):
+        for name, mask in kinds.items():
+            ratio, inside = measured / predicted, []
+            ok = mask & np.isfinite(ratio)
+            if ok.sum() < 20:
+                continue
+            for _ in range(repeats):
+                seen = np.isin(keys, rng.permutation(known)[: len(known) // 2])
+                q, held = np.quantile(ratio[ok & seen], (0.05, 0.25, 0.75, 0.95)), ratio[ok & ~seen]
+                inside.append((((held >= q[0]) & (held <= q[3])).mean(), ((held >= q[1]) & (held <= q[2])).mean()))
+            wide, narrow = np.mean(inside, axis=0)
+            print(f"coverage {metric} {name}: {wide:.0%} in the 90 % interval, {narrow:.0%} in the 50 % interval")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT_FOLDER)
@@ -473,6 +504,7 @@ def main() -> None:
         part = folds_of(rows, args.folds)
         r = cross_validate(rows, catalog, part)
         summary(f"{args.folds}-fold cross-validated", rows, r)
+        print_coverage(rows, r)
         if args.save:
             np.savez(
                 args.save,

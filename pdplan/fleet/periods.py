@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
+from pdplan.errors import InfeasibleError, SolverError
 from pdplan.fleet.assemble import Solved, slo_of, specs_of
 from pdplan.fleet.candidates import Fleet
 from pdplan.fleet.evaluate import PoolSpec, evaluate
 from pdplan.fleet.plan import PeriodNodes, PeriodPlan, PeriodPool, Plan, PoolLayout
+from pdplan.fleet.problem import FleetProblem
+from pdplan.fleet.solve import FleetSolution, SolveOptions, solve_fleet
 from pdplan.scenario.resolve import Offer, Period, Scenario
 
-__all__ = ["check_periods", "periods_of", "rented_mean_nodes", "rented_nodes"]
+__all__ = ["check_periods", "leanest", "periods_of", "rented_mean_nodes", "rented_nodes"]
 
 Add = Callable[[str, float, float], None]
 Offers = Mapping[tuple[str, str], Offer]
@@ -71,6 +75,49 @@ def periods_of(scenario: Scenario, fleet: Fleet, solved: Solved) -> tuple[Period
             )
         )
     return tuple(lines)
+
+
+def leanest(problem: FleetProblem, found: FleetSolution, options: SolveOptions) -> FleetSolution:
+    """The same purchases, with as few nodes switched on as every state off the peak needs.
+
+    Off the peak many counts cost the same. States that rent are left as they are: their counts are money.
+    """
+    peak, states = found.peak.id, []
+    had = dict(found.kept)
+    for place, n in found.bought.items():
+        had[place] = had.get(place, 0) + n
+    offers = tuple(
+        replace(
+            offer,
+            max_nodes=had.get((offer.site, offer.node_type, offer.term), 0),
+            owned_nodes=had.get((offer.site, offer.node_type, offer.term), 0),
+            min_nodes_if_used=0,
+            lot_nodes=1,
+        )
+        for offer in problem.offers
+        if offer.paid == "always"
+    )
+    links = tuple(
+        replace(link, min_units=found.link_units.get(i, 0), max_units=found.link_units.get(i, 0))
+        for i, link in enumerate(problem.links)
+    )
+    limits = replace(problem.limits, budget_usd_per_hour=None, max_changed_nodes=None)
+    for state, now in zip(problem.states, found.states, strict=True):
+        if now.id != peak and not any(now.rented.values()):
+            alone = replace(
+                problem,
+                states=(replace(state, hours_per_year=1.0),),
+                offers=offers,
+                links=links,
+                limits=limits,
+                objective="power",
+                then=(),
+            )
+            # where the solver stops early, what was found before stands
+            with suppress(InfeasibleError, SolverError):
+                now = solve_fleet(alone, options).states[0]
+        states.append(now)
+    return replace(found, states=tuple(states))
 
 
 def rented_nodes(period: PeriodPlan, site: str, node_type: str) -> int:

@@ -16,7 +16,7 @@ from pdplan.fleet.build import build_problem
 from pdplan.fleet.candidates import Candidates, Fleet, enumerate_candidates, fleet_of
 from pdplan.fleet.certify import binding_of, certify
 from pdplan.fleet.evaluate import evaluate
-from pdplan.fleet.periods import periods_of
+from pdplan.fleet.periods import leanest, periods_of
 from pdplan.fleet.plan import (
     Alternative,
     Assurance,
@@ -78,6 +78,8 @@ def _solve_mode(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: 
     built = build_problem(scenario, fleet, candidates, mode)
     options = SolveOptions(solver=scenario.solver_name, time_limit_s=scenario.time_limit_s, gap=scenario.gap)
     solution = solve_fleet(built.problem, options)
+    if len(scenario.periods) > 1:
+        solution = leanest(built.problem, solution, options)
     specs, ids = specs_of(built, solution.peak)
     return Solved(built=built, solution=solution, specs=specs, ids=ids, evaluation=evaluate(scenario, fleet, specs))
 

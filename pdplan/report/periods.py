@@ -38,7 +38,7 @@ def periods(plan: Plan) -> list[Block]:
         )
         for line in lines
     ]
-    text = "What is bought serves all of these states; nodes may change their role between them."
+    text = "What is bought serves all of these states. Each is shown with the fewest nodes switched on; nodes may change their role between them."
     if rents:
         text += " Rented nodes are paid in their hours only."
     return [

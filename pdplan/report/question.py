@@ -39,6 +39,9 @@ def _workload(load: Mapping[str, Any]) -> str:
     peak = load.get("peak_multiplier", 1)
     if peak != 1:
         words += f", sized for {peak} times that"
+    curve = load.get("day_curve")
+    if isinstance(curve, list | tuple) and curve:
+        words += f", over the day {min(curve):g} to {max(curve):g} times that"
     words += f"; {_lengths(load.get('lengths'))}"
     arrivals = load.get("arrivals", "poisson")
     if isinstance(arrivals, Mapping):
@@ -70,6 +73,9 @@ def _node(node: object) -> str:
         limits.append(f"at most {given['max_nodes']}")
     if given.get("owned_nodes"):
         limits.append(f"{given['owned_nodes']} owned")
+    if given.get("rent_usd_per_node_hour"):
+        most = f", at most {given['max_rented_nodes']}" if given.get("max_rented_nodes") is not None else ""
+        limits.append(f"more for rent at {given['rent_usd_per_node_hour']} USD per hour{most}")
     if (given.get("lot_nodes") or 1) != 1:
         limits.append(f"in lots of {given['lot_nodes']}")
     return words + (f" ({', '.join(limits)})" if limits else "")
@@ -107,9 +113,29 @@ def _rules(fleet: Mapping[str, Any]) -> list[tuple[Span, ...]]:
             words.append(f"only at {', '.join(map(str, given['sites']))}")
         if given.get("node_types"):
             words.append(f"only on {', '.join(map(str, given['node_types']))}")
+        if given.get("spare_nodes"):
+            words.append(f"{given['spare_nodes']} spare nodes of every type it uses")
+        if given.get("forbidden_node_types"):
+            words.append(f"not on {', '.join(map(str, given['forbidden_node_types']))}")
         if words:
             rules.append((Strong(role), ": " + ", ".join(words)))
+    for loss in map(_mapping, fleet.get("survive") or ()):
+        nodes = _mapping(loss.get("lose_nodes"))
+        what = (
+            f"{nodes.get('nodes')} x {nodes.get('type')} at {nodes.get('site')}"
+            if nodes
+            else str(loss.get("lose_site"))
+        )
+        share = float(loss.get("rate_frac") or 1.0)
+        rules.append((Strong(f"without {what}"), f": {share:.0%} of the peak rate is still served within the targets"))
+    if fleet.get("same_vendor"):
+        rules.append((Strong("one vendor"), ": for prefill and decode"))
+    for pin in map(_mapping, fleet.get("pinned") or ()):
+        exact = f": exactly {pin.get('nodes')} x {pin.get('type')} at {pin.get('site')}"
+        rules.append((Strong(str(pin.get("role"))), exact))
     for key, text in (
+        ("max_carbon_kg_per_hour", "CO2, kg per hour"),
+        ("max_changed_nodes", "nodes that come or go against today"),
         ("budget_usd_per_hour", "budget, USD per hour"),
         ("max_power", "power of the fleet"),
         ("max_cards", "cards of the fleet"),
