@@ -26,6 +26,10 @@ def plan(
     confidence: float | None = typer.Option(
         None, "--confidence", help="Chance with which the targets shall hold although predictions err, e.g. 0.9."
     ),
+    alternatives: int = typer.Option(
+        0, "--alternatives", min=0, max=20, help="Also find so many next best fleets of other structure."
+    ),
+    solver_log: Path | None = typer.Option(None, "--solver-log", help="File for the solver's own messages."),
     profile: Path | None = typer.Option(None, "--profile", help="Efficiency profile written by `pdplan calibrate`."),
     catalog: Path | None = typer.Option(None, "--catalog", help="Your catalog folder, laid over the shipped one."),
     json_: bool = typer.Option(False, "--json", help="Print the plan as JSON on stdout."),
@@ -61,7 +65,7 @@ def plan(
         confidence=confidence,
     )
     with progress("planning", quiet=quiet or json_):
-        answer = plan_file(loaded, catalog_folder=catalog)
+        answer = plan_file(loaded, catalog_folder=catalog, alternatives=alternatives, solver_log=solver_log)
     if verify and answer.pools:
         answer = _verified(answer, catalog, quiet=quiet or json_)
     if out is not None:

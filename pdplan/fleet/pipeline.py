@@ -22,12 +22,14 @@ from pdplan.fleet.plan import (
     Assurance,
     CandidateCount,
     DistanceLine,
+    NearOptimal,
     Plan,
     PlanReason,
     SloLine,
     Solver,
 )
 from pdplan.fleet.solve import SolveOptions, solve_fleet
+from pdplan.fleet.solve import alternatives as solve_alternatives
 from pdplan.scenario.load import LoadedScenario, load_scenario, parse_scenario
 from pdplan.scenario.resolve import Scenario, resolve
 
@@ -62,9 +64,20 @@ def with_overrides(
     return parse_scenario(data, name=loaded.name, folder=loaded.folder)
 
 
-def plan_file(loaded: LoadedScenario, *, catalog_folder: Path | None = None) -> Plan:
-    """Resolve and plan; an infeasible request gives a plan with status ``infeasible`` and its reasons."""
-    return plan_scenario(resolve(loaded, load_catalog(catalog_folder)))
+def plan_file(
+    loaded: LoadedScenario,
+    *,
+    catalog_folder: Path | None = None,
+    alternatives: int = 0,
+    solver_log: Path | None = None,
+) -> Plan:
+    """Resolve and plan; an infeasible request gives a plan with status ``infeasible`` and its reasons.
+
+    `alternatives` further fleets are looked for, each with another set of types, roles and sites in use. The solver's own
+    messages about the plan go to the file `solver_log`.
+    """
+    scenario = resolve(loaded, load_catalog(catalog_folder))
+    return plan_scenario(scenario, alternatives=alternatives, solver_log=solver_log)
 
 
 def scenario_of(plan: Plan, *, catalog_folder: Path | None = None, name: str = "PLAN.json") -> Scenario:
@@ -74,9 +87,39 @@ def scenario_of(plan: Plan, *, catalog_folder: Path | None = None, name: str = "
     return resolve(loaded, catalog, inputs=plan.inputs)
 
 
-def _solve_mode(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str) -> Solved:
+def _options(scenario: Scenario, log: Path | None = None) -> SolveOptions:
+    return SolveOptions(
+        solver=scenario.solver_name,
+        time_limit_s=scenario.time_limit_s,
+        gap=scenario.gap,
+        log_file=None if log is None else str(log),
+    )
+
+
+def _near_optimal(scenario: Scenario, solved: Solved, count: int, usd_per_hour: float) -> tuple[NearOptimal, ...]:
+    """The next best fleets that differ from the plan, and from one another, in what is used where for what."""
+    if count < 1:
+        return ()
+    cards = {(o.site, o.node_type): o.cards_per_node for o in solved.built.problem.offers}
+    lines = []
+    for rank, found in enumerate(solve_alternatives(solved.built.problem, count, _options(scenario))[1:], start=2):
+        words = [f"{role} on {n} x {kind} at {site}" for (site, role, kind), n in sorted(found.nodes.items())]
+        lines.append(
+            NearOptimal(
+                rank=rank,
+                fleet="; ".join(words),
+                nodes=sum(found.nodes.values()),
+                cards=sum(n * cards[site, kind] for (site, _, kind), n in found.nodes.items()),
+                usd_per_hour=found.cost_usd_per_hour,
+                cost_ratio=found.cost_usd_per_hour / usd_per_hour if usd_per_hour else 1.0,
+            )
+        )
+    return tuple(lines)
+
+
+def _solve_mode(scenario: Scenario, fleet: Fleet, candidates: Candidates, mode: str, log: Path | None = None) -> Solved:
     built = build_problem(scenario, fleet, candidates, mode)
-    options = SolveOptions(solver=scenario.solver_name, time_limit_s=scenario.time_limit_s, gap=scenario.gap)
+    options = _options(scenario, log)
     solution = solve_fleet(built.problem, options)
     if len(scenario.periods) > 1:
         solution = leanest(built.problem, solution, options)
@@ -172,8 +215,8 @@ def _distances(scenario: Scenario, fleet: Fleet, candidates: Candidates) -> tupl
     return tuple(lines)
 
 
-def plan_scenario(scenario: Scenario) -> Plan:
-    """Plan a resolved scenario.
+def plan_scenario(scenario: Scenario, *, alternatives: int = 0, solver_log: Path | None = None) -> Plan:
+    """Plan a resolved scenario; see :func:`plan_file`.
 
     Raises
     ------
@@ -198,7 +241,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
     }
     others = [m for m in modes if m != mode]
     try:
-        solved = _solve_mode(scenario, fleet, candidates, mode)
+        solved = _solve_mode(scenario, fleet, candidates, mode, solver_log)
     except InfeasibleError as fault:
         other = _alternative(scenario, fleet, candidates, others[0], None) if others else None
         return Plan(
@@ -238,6 +281,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
         links=links,
         slo=slo,
         periods=periods_of(scenario, fleet, solved),
+        near_optimal=_near_optimal(scenario, solved, alternatives, cost.usd_per_hour),
         assurance=_assurance(scenario, fleet, candidates, mode, slo),
         latency=solved.evaluation.latency,
         colocated=_alternative(scenario, fleet, candidates, others[0], cost.usd_per_hour) if others else None,

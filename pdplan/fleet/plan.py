@@ -30,6 +30,7 @@ __all__ = [
     "CostLine",
     "LinkLoad",
     "MemoryBudget",
+    "NearOptimal",
     "PeriodNodes",
     "PeriodPlan",
     "PeriodPool",
@@ -314,6 +315,21 @@ class PlanReason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NearOptimal:
+    """Another fleet of the same mode: a different set of machine types, roles and sites in use, at its own least cost."""
+
+    rank: int
+    """2 is the next after the plan."""
+    fleet: str
+    """Nodes in use at the peak, in words."""
+    nodes: int
+    cards: int
+    usd_per_hour: float
+    cost_ratio: float
+    """Its cost over the plan's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodPool:
     """A pool as it runs in one period."""
 
@@ -401,6 +417,8 @@ class Plan:
     """Every operating state, the peak first; empty where there is one only, which the pools show."""
     colocated: Alternative | None = None
     """The alternative mode on the same scenario."""
+    near_optimal: tuple[NearOptimal, ...] = ()
+    """The next best fleets that differ in structure, where they were asked for."""
     distances: tuple[DistanceLine, ...] = ()
     """How the answer moves with the length of the fibre."""
     binding: tuple[Binding, ...] = ()

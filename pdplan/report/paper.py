@@ -492,6 +492,32 @@ def _distances(plan: Plan) -> list[Block]:
     return blocks
 
 
+def _near_optimal(plan: Plan) -> list[Block]:
+    if not plan.near_optimal or plan.cost is None:
+        return []
+    rows = [
+        (
+            str(line.rank),
+            line.fleet,
+            count(line.nodes),
+            count(line.cards),
+            money(line.usd_per_hour),
+            f"{line.cost_ratio:.3f}",
+        )
+        for line in plan.near_optimal
+    ]
+    return [
+        Heading(level=2, text="The next best fleets"),
+        Paragraph(spans=("Each uses another set of machine types, roles and sites, at the least cost of that set.",)),
+        Table(
+            caption="Other structures",
+            headers=("rank", "fleet", "nodes", "cards", "USD/h", "cost against the plan"),
+            left=frozenset({1}),
+            rows=rows,
+        ),
+    ]
+
+
 def paper(plan: Plan) -> list[Block]:
     """The decision paper, as blocks, for a plan or for a request that cannot be met."""
     blocks: list[Block] = [
@@ -503,7 +529,7 @@ def paper(plan: Plan) -> list[Block]:
         blocks += [Heading(level=3, text="Warnings"), Items(items=tuple((warning,) for warning in plan.warnings))]
     if plan.colocated is not None:
         blocks += _alternative(plan, plan.colocated)
-    blocks += _latency(plan)
+    blocks += [*_near_optimal(plan), *_latency(plan)]
     if plan.pools:
         blocks += _pools(plan.pools)
     if plan.cost is not None:

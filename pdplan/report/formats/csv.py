@@ -243,6 +243,12 @@ TABLES: Mapping[str, CsvTable] = {
         columns=_names(records.PlanReason),
         rows=_plain("reasons"),
     ),
+    "near_optimal": CsvTable(
+        about="One further fleet per row, cheapest first; no rows without `--alternatives`.",
+        record=records.NearOptimal,
+        columns=_names(records.NearOptimal),
+        rows=_plain("near_optimal"),
+    ),
     "periods": CsvTable(
         about="One pool in one operating state per row; no rows where there is one state only.",
         record=records.PeriodPool,

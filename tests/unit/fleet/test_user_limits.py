@@ -133,3 +133,18 @@ def test_limits_that_cannot_be_meant_are_refused(fleet: dict[str, Any], site: di
     """One sentence, naming the field."""
     with pytest.raises(InputError, match=words):
         planned(fleet, **site)
+
+
+def test_next_best_fleets_differ_and_cost_no_less(tmp_path: Path) -> None:
+    """Three other structures in order of cost, and the solver's own words in a file; the plan itself stays the same."""
+    loaded = parse_scenario(copy.deepcopy(BASE), name="s.yaml", folder=Path())
+    log = tmp_path / "solver.log"
+    plan = plan_file(loaded, alternatives=3, solver_log=log)
+    costs = [plan.cost_usd_per_hour, *(line.usd_per_hour for line in plan.near_optimal)]
+    assert len(plan.near_optimal) == 3
+    assert costs == sorted(costs)
+    assert len({line.fleet for line in plan.near_optimal}) == 3
+    assert plan.near_optimal[0].cost_ratio == pytest.approx(costs[1] / costs[0])
+    assert log.read_text(encoding="utf-8").strip()
+    assert "The next best fleets" in plan.to_markdown()
+    assert plan_file(loaded).pools == plan.pools

@@ -115,6 +115,7 @@ def test_every_figure_of_a_plan_is_in_a_table(tmp_path: Path) -> None:
         "simulation",
         "assurance",
         "periods",
+        "near_optimal",
         "inputs",  # whole files of the user, kept in plan.json only
     }
     assert [name for name in data if name not in renamed and name not in flat] == []
