@@ -410,17 +410,22 @@ def write(v: Floats, catalog: Catalog) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def write_uncertainty(rows: Rows, r: ClosedLoopResult) -> None:
-    """Quantiles of measured over predicted (5, 25, 75, 95 %) under cross-validation, and how often they cover."""
+def situations_of(rows: Rows, r: ClosedLoopResult) -> dict[str, NDArray[np.bool_]]:
+    """Rows by what the width of an interval depends on."""
     deepseek = rows.labels("model") == "deepseek-r1"
     disagg = rows.labels("mode") == "disaggregated"
     busy = r.prefill_utilisation_frac >= 0.7
-    situations = {
+    return {
         "colocated": deepseek & ~disagg,
         "disaggregated": deepseek & disagg & ~busy,
         "disaggregated, busy prefill": deepseek & disagg & busy,
         "other models": ~deepseek,
     }
+
+
+def write_uncertainty(rows: Rows, r: ClosedLoopResult) -> None:
+    """Quantiles of measured over predicted (5, 25, 75, 95 %) under cross-validation, and how often they cover."""
+    situations = situations_of(rows, r)
     metrics = {
         "ttft_s": (rows.ttft_s, r.ttft_s),
         "tpot_s": (rows.tpot_s, r.tpot_s),
@@ -447,15 +452,7 @@ def write_uncertainty(rows: Rows, r: ClosedLoopResult) -> None:
 
 def print_coverage(rows: Rows, r: ClosedLoopResult, *, repeats: int = 20) -> None:
     """How often quantiles from one half of the configurations hold the measured value in the other half."""
-    deepseek = rows.labels("model") == "deepseek-r1"
-    disagg = rows.labels("mode") == "disaggregated"
-    busy = r.prefill_utilisation_frac >= 0.7
-    kinds = {
-        "colocated": deepseek & ~disagg,
-        "disaggregated": deepseek & disagg & ~busy,
-        "disaggregated, busy prefill": deepseek & disagg & busy,
-        "other models": ~deepseek,
-    }
+    kinds = situations_of(rows, r)
     keys, rng = np.array(configuration(rows)), np.random.default_rng(0)
     known = np.array(sorted(set(keys.tolist())))
     for metric, measured, predicted in (
