@@ -12,6 +12,7 @@ from pdplan.errors import InputError
 
 NAME = "layout-word"
 TITLE = "rows with a layout word (tp8, tep8, dep8, dp8), medians and token rates"
+HOST_PACED = "the host paces the steps of such runs: TPOT at few users does not depend on the context"
 _LAYOUT = re.compile(r"(tp|tep|dep|dp)(\d+)")
 
 
@@ -43,13 +44,17 @@ def _row(cells: Cells, catalog: Catalog) -> MeasuredRow:
     both = cells.measured(a=("input_tput_tok_per_s", 1.0), b=("output_tput_tok_per_s", 1.0))
     if len(both) == 2:
         measured["total_tok_per_s_per_card"] = (both["a"] + both["b"]) / total
+    framework: str = cells.text("framework")
+    doubts: tuple[str, ...] = ()
+    if framework.lower() == "vllm":
+        framework, doubts = "vllm-eager", (HOST_PACED,)
     return assemble(
         cells,
         catalog,
         row_id=cells.text("row_id", f"line-{cells.line}"),
         model=cells.text("model"),
         hardware=cells.text("hardware"),
-        framework=cells.text("framework"),
+        framework=framework,
         precision=cells.text("precision"),
         decode=worker,
         prefill=None,
@@ -57,6 +62,7 @@ def _row(cells: Cells, catalog: Catalog) -> MeasuredRow:
         input_tokens=cells.positive("isl_tokens"),
         output_tokens=cells.positive("osl_tokens"),
         draft_tokens=min(count, 8),
+        doubts=doubts,
         measured=measured,
         labels={
             "framework": cells.text("framework"),
