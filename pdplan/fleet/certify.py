@@ -6,20 +6,20 @@ Nothing of the program that made the plan is used, so that a plan from anywhere 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from pdplan.errors import InputError, unknown_name
 from pdplan.fleet.candidates import Fleet, fleet_of, offers_for
 from pdplan.fleet.evaluate import Evaluation, PoolSpec, evaluate, layouts_of
-from pdplan.fleet.periods import check_periods, rented_mean_nodes, rented_nodes
-from pdplan.fleet.plan import Binding, Certificate, Check, PeriodPool, Plan, Pool
+from pdplan.fleet.plan import Binding, Certificate, Check, PeriodPlan, PeriodPool, Plan, Pool
 from pdplan.fleet.pools import link_between
-from pdplan.scenario.resolve import Offer, Scenario
+from pdplan.scenario.resolve import Offer, Period, Scenario
 
 __all__ = ["binding_of", "certify"]
 
 TOLERANCE = 1e-6
 Add = Callable[[str, float, float], None]
+Offers = Mapping[tuple[str, str], Offer]
 
 
 def _spec(pool: Pool | PeriodPool) -> PoolSpec:
@@ -91,7 +91,36 @@ def _pool_checks(add: Add, scenario: Scenario, fleet: Fleet, plan: Plan, evaluat
         add(f"{where}: HBM bandwidth below the peak [share]", state.hbm_frac, 1.0)
 
 
-def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[str, str], Offer]) -> None:
+def _rented_nodes(period: PeriodPlan, site: str, node_type: str) -> int:
+    """Nodes of a type that are paid by the hour in a period."""
+    return sum(line.nodes for line in period.rented if (line.site, line.node_type) == (site, node_type))
+
+
+def _rented_mean_nodes(plan: Plan, site: str, node_type: str) -> float:
+    """The same over all hours."""
+    hours = sum(period.hours_per_year for period in plan.periods) or 1.0
+    return sum(_rented_nodes(p, site, node_type) * p.hours_per_year for p in plan.periods) / hours
+
+
+def _cards_taken(pools: Iterable[Pool | PeriodPool], cards_per_node: int) -> int:
+    """Cards that the replicas of one role on one type take, lost remainders of nodes included.
+
+    Replicas of 1, 2, 4, ... cards that divide a node share nodes without loss; others fill nodes of their own, as many to a
+    node as fit, or each a whole number of nodes.
+    """
+    shared = own = 0
+    for pool in pools:
+        size = pool.layout.tp * pool.layout.pp * pool.layout.attention_dp
+        if cards_per_node % size == 0 and size & (size - 1) == 0:
+            shared += pool.replicas * size
+        elif size <= cards_per_node:
+            own += -(-pool.replicas // (cards_per_node // size)) * cards_per_node
+        else:
+            own += pool.replicas * -(-size // cards_per_node) * cards_per_node
+    return shared + own
+
+
+def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: Offers) -> None:
     rate = scenario.rate_req_per_s
     served = sum(pool.rate_req_per_s for pool in plan.pools if pool.role != "prefill")
     add("every request is decoded [req/s]", rate, served)
@@ -108,31 +137,29 @@ def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[s
             abs(difference),
             1e-6 * rate,
         )
-    cards: dict[tuple[str, str, str], float] = defaultdict(float)
-    have: dict[tuple[str, str, str], int] = defaultdict(int)
+    groups: dict[tuple[str, str, str], list[Pool]] = defaultdict(list)
     nodes: dict[tuple[str, str], int] = defaultdict(int)
     for pool in plan.pools:
-        role_key = (pool.site, pool.role, pool.node_type)
-        per_node = offers[pool.site, pool.node_type].node.cards_per_node
-        size = pool.layout.tp * pool.layout.pp * pool.layout.attention_dp
-        if size <= per_node and per_node % size:
-            cards[role_key] += -(-pool.replicas // (per_node // size)) * per_node
-        else:
-            cards[role_key] += pool.replicas * (size if size <= per_node else -(-size // per_node) * per_node)
-        have[role_key] += pool.nodes * per_node
+        groups[pool.site, pool.role, pool.node_type].append(pool)
         nodes[pool.site, pool.node_type] += pool.nodes
+    cards: dict[tuple[str, str, str], int] = {}
+    have: dict[tuple[str, str, str], int] = {}
+    for group, members in groups.items():
+        per_node = offers[group[0], group[2]].node.cards_per_node
+        cards[group], have[group] = _cards_taken(members, per_node), sum(pool.nodes for pool in members) * per_node
     for (site, role, node_type), used in sorted(cards.items()):
-        add(f"{role} replicas fit on the {node_type} nodes at {site} [cards]", used, float(have[site, role, node_type]))
+        fit = f"{role} replicas fit on the {node_type} nodes at {site} [cards]"
+        add(fit, float(used), float(have[site, role, node_type]))
     bought = {(p.site, p.node_type): p for p in plan.purchases}
     for place, used_nodes in sorted(nodes.items()):
         offer = offers[place]
         if offer.max_nodes is not None:
-            own = used_nodes - (rented_nodes(plan.periods[0], *place) if plan.periods else 0)
+            own = used_nodes - (_rented_nodes(plan.periods[0], *place) if plan.periods else 0)
             add(f"stock of {place[1]} at {place[0]} [nodes]", float(own), float(offer.max_nodes))
         if plan.purchases:
             entry = bought.get(place)
             count = (entry.nodes + entry.owned_nodes) if entry else 0
-            count += rented_nodes(plan.periods[0], *place) if plan.periods else 0
+            count += _rented_nodes(plan.periods[0], *place) if plan.periods else 0
             add(f"nodes in use are bought or owned: {place[1]} at {place[0]}", float(used_nodes), float(count))
             if entry and offer.lot_nodes > 1:
                 add(
@@ -169,9 +196,58 @@ def _fleet_checks(add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[s
                 )
 
 
-def _limit_checks(
-    add: Add, scenario: Scenario, plan: Plan, offers: dict[tuple[str, str], Offer], evaluation: Evaluation
-) -> float:
+def _period_checks(
+    add: Add,
+    scenario: Scenario,
+    fleet: Fleet,
+    plan: Plan,
+    offers: Offers,
+    sure: str,
+) -> None:
+    """Certificate lines of every operating state: targets, flows, nodes within what is had, rented and not lost."""
+    known = {period.id: period for period in scenario.periods}
+    if plan.periods:
+        add("operating states that the plan leaves out", float(len(set(known) - {p.id for p in plan.periods})), 0.0)
+    for line in plan.periods:
+        if (given := known.get(line.id)) is None:
+            continue
+        evaluation = evaluate(scenario, fleet, [_spec(pool) for pool in line.pools])
+        for target in scenario.targets:
+            name = {"ttft_s": "TTFT", "tpot_s": "TPOT"}[target.metric]
+            value = evaluation.assured(target.metric, target.percentile)
+            add(f"{line.id}: {name} {target.label}{sure} [s]", value, target.limit_s)
+        served = sum(pool.rate_req_per_s for pool in line.pools if pool.role != "prefill")
+        add(f"{line.id}: every request is decoded [req/s]", given.rate_req_per_s, served)
+        _period_node_checks(add, plan, line, given, offers)
+
+
+def _period_node_checks(add: Add, plan: Plan, line: PeriodPlan, given: Period, offers: Offers) -> None:
+    groups: dict[tuple[str, str, str], list[PeriodPool]] = defaultdict(list)
+    for pool in line.pools:
+        groups[pool.site, pool.role, pool.node_type].append(pool)
+    need = {key: _cards_taken(members, offers[key[0], key[2]].node.cards_per_node) for key, members in groups.items()}
+    used: dict[tuple[str, str], int] = defaultdict(int)
+    for entry in line.nodes:
+        used[entry.site, entry.node_type] += entry.nodes
+        cards = entry.nodes * offers[entry.site, entry.node_type].node.cards_per_node
+        where = f"{line.id}: {entry.role} replicas fit on the {entry.node_type} nodes at {entry.site} [cards]"
+        add(where, float(need.pop((entry.site, entry.role, entry.node_type), 0)), float(cards))
+    add(f"{line.id}: pools without nodes", float(len(need)), 0.0)
+    for (site, node_type), count in sorted(used.items()):
+        had = sum(p.nodes + p.owned_nodes for p in plan.purchases if (p.site, p.node_type) == (site, node_type))
+        if given.lost_site == site:
+            had = 0
+        elif given.lost_nodes is not None and given.lost_nodes[:2] == (site, node_type):
+            had = max(had - given.lost_nodes[2], 0)
+        rented, offer = _rented_nodes(line, site, node_type), offers[site, node_type]
+        add(f"{line.id}: nodes in use of {node_type} at {site}", float(count), float(had + rented))
+        if rented:
+            most = float(rented) if offer.max_rented_nodes is None else float(offer.max_rented_nodes)
+            most = most if offer.rent_usd_per_node_hour is not None and given.lost_site != site else 0.0
+            add(f"{line.id}: rented {node_type} at {site}", float(rented), most)
+
+
+def _limit_checks(add: Add, scenario: Scenario, plan: Plan, offers: Offers, evaluation: Evaluation) -> float:
     """Links, limits and money; returns the recomputed cost."""
     sent: dict[tuple[str, str], float] = defaultdict(float)
     for pool, state in zip(plan.pools, evaluation.states, strict=True):
@@ -194,7 +270,8 @@ def _limit_checks(
         cost += sum(
             p.nodes * offers[p.site, p.node_type].usd_per_node_hour
             + p.owned_nodes * offers[p.site, p.node_type].owned_usd_per_node_hour
-            + rented_mean_nodes(plan, p.site, p.node_type) * (offers[p.site, p.node_type].rent_usd_per_node_hour or 0.0)
+            + _rented_mean_nodes(plan, p.site, p.node_type)
+            * (offers[p.site, p.node_type].rent_usd_per_node_hour or 0.0)
             for p in plan.purchases
         )
     else:
@@ -261,7 +338,7 @@ def certify(scenario: Scenario, plan: Plan) -> Certificate:
         add(f"{name} {target.label}{sure} [s]", evaluation.assured(target.metric, target.percentile), target.limit_s)
     _pool_checks(add, scenario, fleet, plan, evaluation)
     _fleet_checks(add, scenario, plan, offers)
-    check_periods(add, scenario, fleet, plan, offers, _spec, sure)
+    _period_checks(add, scenario, fleet, plan, offers, sure)
     cost = _limit_checks(add, scenario, plan, offers, evaluation)
     if plan.cost is not None:
         add(

@@ -1,25 +1,20 @@
-"""Operating states of a plan: what runs at every level of the day and after every loss, and their certificate lines."""
+"""Operating states of a plan: what runs at every level of the day and after every loss."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from pdplan.errors import InfeasibleError, SolverError
 from pdplan.fleet.assemble import Solved, slo_of, specs_of
 from pdplan.fleet.candidates import Fleet
-from pdplan.fleet.evaluate import PoolSpec, evaluate
-from pdplan.fleet.plan import PeriodNodes, PeriodPlan, PeriodPool, Plan, PoolLayout
+from pdplan.fleet.evaluate import evaluate
+from pdplan.fleet.plan import PeriodNodes, PeriodPlan, PeriodPool, PoolLayout
 from pdplan.fleet.problem import FleetProblem
 from pdplan.fleet.solve import FleetSolution, SolveOptions, solve_fleet
-from pdplan.scenario.resolve import Offer, Period, Scenario
+from pdplan.scenario.resolve import Scenario
 
-__all__ = ["check_periods", "leanest", "periods_of", "rented_mean_nodes", "rented_nodes"]
-
-Add = Callable[[str, float, float], None]
-Offers = Mapping[tuple[str, str], Offer]
+__all__ = ["leanest", "periods_of"]
 
 
 def periods_of(scenario: Scenario, fleet: Fleet, solved: Solved) -> tuple[PeriodPlan, ...]:
@@ -118,70 +113,3 @@ def leanest(problem: FleetProblem, found: FleetSolution, options: SolveOptions) 
                 now = solve_fleet(alone, options).states[0]
         states.append(now)
     return replace(found, states=tuple(states))
-
-
-def rented_nodes(period: PeriodPlan, site: str, node_type: str) -> int:
-    """Nodes of a type that are paid by the hour in a period."""
-    return sum(line.nodes for line in period.rented if (line.site, line.node_type) == (site, node_type))
-
-
-def rented_mean_nodes(plan: Plan, site: str, node_type: str) -> float:
-    """The same over all hours."""
-    hours = sum(period.hours_per_year for period in plan.periods) or 1.0
-    return sum(rented_nodes(p, site, node_type) * p.hours_per_year for p in plan.periods) / hours
-
-
-def check_periods(
-    add: Add,
-    scenario: Scenario,
-    fleet: Fleet,
-    plan: Plan,
-    offers: Offers,
-    spec_of: Callable[[PeriodPool], PoolSpec],
-    sure: str,
-) -> None:
-    """Certificate lines of every operating state: targets, flows, nodes within what is had, rented and not lost."""
-    known = {period.id: period for period in scenario.periods}
-    if plan.periods:
-        add("operating states that the plan leaves out", float(len(set(known) - {p.id for p in plan.periods})), 0.0)
-    for line in plan.periods:
-        if (given := known.get(line.id)) is None:
-            continue
-        evaluation = evaluate(scenario, fleet, [spec_of(pool) for pool in line.pools])
-        for target in scenario.targets:
-            name = {"ttft_s": "TTFT", "tpot_s": "TPOT"}[target.metric]
-            value = evaluation.assured(target.metric, target.percentile)
-            add(f"{line.id}: {name} {target.label}{sure} [s]", value, target.limit_s)
-        served = sum(pool.rate_req_per_s for pool in line.pools if pool.role != "prefill")
-        add(f"{line.id}: every request is decoded [req/s]", given.rate_req_per_s, served)
-        _check_nodes(add, plan, line, given, offers)
-
-
-def _check_nodes(add: Add, plan: Plan, line: PeriodPlan, given: Period, offers: Offers) -> None:
-    need: dict[tuple[str, str, str], int] = defaultdict(int)
-    for pool in line.pools:
-        per_node = offers[pool.site, pool.node_type].node.cards_per_node
-        size = pool.layout.tp * pool.layout.pp * pool.layout.attention_dp
-        divides = size <= per_node and per_node % size == 0
-        need[pool.site, pool.role, pool.node_type] += pool.replicas * (
-            size if divides else -(-size // per_node) * per_node
-        )
-    used: dict[tuple[str, str], int] = defaultdict(int)
-    for entry in line.nodes:
-        used[entry.site, entry.node_type] += entry.nodes
-        cards = entry.nodes * offers[entry.site, entry.node_type].node.cards_per_node
-        where = f"{line.id}: {entry.role} replicas fit on the {entry.node_type} nodes at {entry.site} [cards]"
-        add(where, float(need.pop((entry.site, entry.role, entry.node_type), 0)), float(cards))
-    add(f"{line.id}: pools without nodes", float(len(need)), 0.0)
-    for (site, node_type), count in sorted(used.items()):
-        had = sum(p.nodes + p.owned_nodes for p in plan.purchases if (p.site, p.node_type) == (site, node_type))
-        if given.lost_site == site:
-            had = 0
-        elif given.lost_nodes is not None and given.lost_nodes[:2] == (site, node_type):
-            had = max(had - given.lost_nodes[2], 0)
-        rented, offer = rented_nodes(line, site, node_type), offers[site, node_type]
-        add(f"{line.id}: nodes in use of {node_type} at {site}", float(count), float(had + rented))
-        if rented:
-            most = float(rented) if offer.max_rented_nodes is None else float(offer.max_rented_nodes)
-            most = most if offer.rent_usd_per_node_hour is not None and given.lost_site != site else 0.0
-            add(f"{line.id}: rented {node_type} at {site}", float(rented), most)
